@@ -200,7 +200,7 @@ def test_a_comparison_of_traces_is_as_it_was(warm: Warm, tmp_path: Path) -> None
 def test_findings_are_kept_with_the_cache_and_drawn_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ridgeline.cli import trace_findings
+    from ridgeline.cli.trace import diagnose_trace
     from ridgeline.trace.study import study
 
     monkeypatch.chdir(tmp_path)
@@ -209,16 +209,16 @@ def test_findings_are_kept_with_the_cache_and_drawn_once(
     told: list[str] = []
     for _ in range(2):
         found, traces = study([path])
-        drawn = trace_findings.drawn(found, traces, [path], None, True, told.append)
-        assert len(drawn.answers) == 5
+        causes = diagnose_trace(found, traces, [path], None, True, told.append)
+        assert len(causes.answers) == 5
     assert told == ["looking for causes"]
     entry = cache.find(path)
     assert entry is not None
     (kept,) = entry.folder.glob("findings-*.json")
     kept.write_text("damaged")
-    trace_findings.drawn(found, traces, [path], None, True, told.append)
+    diagnose_trace(found, traces, [path], None, True, told.append)
     assert told == ["looking for causes"] * 2
-    trace_findings.drawn(found, traces, [path], "1", True, told.append)  # another question
+    diagnose_trace(found, traces, [path], "1", True, told.append)  # another question
     assert len(told) == 3
 
 

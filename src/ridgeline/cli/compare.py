@@ -25,15 +25,16 @@ Examples:
   ridgeline compare examples/pairs/ -o pairs.html
 """
 FOLDER_BUDGET_S = 20.0
+"""The time for each pair of a folder, unless --budget names another."""
 
 
 class _WithArguments(click.Command):
-    """Everything after `--` belongs to the scripts."""
+    """A command that keeps the words after `--` for the scripts it compares."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        cut = args.index("--") if "--" in args else len(args)
-        ctx.meta["script_arguments"] = tuple(args[cut + 1 :])
-        return super().parse_args(ctx, args[:cut])
+        end = args.index("--") if "--" in args else len(args)
+        ctx.meta["script_arguments"] = tuple(args[end + 1 :])
+        return super().parse_args(ctx, args[:end])
 
 
 @click.command("compare", cls=_WithArguments, epilog=EXAMPLES)
@@ -42,72 +43,88 @@ class _WithArguments(click.Command):
     "--budget",
     default=None,
     metavar="TIME",
-    help="Time limit for the whole comparison, or for each pair of a folder: 60s, 5m. Without it, "
-    "the rounds have 60s (20s for each pair of a folder), or as long as 8 rounds take. Either way "
-    "the comparison ends as soon as the verdict is clear.",
+    help="Time limit for the comparison, or for each pair of a folder: 60s, 5m. The comparison "
+    "ends earlier if the verdict is clear.  [default: 60s of rounds, 20s for each pair of a "
+    "folder; longer if 8 rounds need longer]",
 )
 @click.option(
-    "--threshold", default="2%", show_default=True, help="A difference below this does not matter."
+    "--threshold",
+    default="2%",
+    metavar="PERCENT",
+    show_default=True,
+    help="The smallest difference that matters: candidates within it are SAME.",
 )
 @click.option(
     "--fail-if",
     "fail_if",
     multiple=True,
     type=click.Choice(["slower", "not-faster", "undecided"]),
-    help="Exit with 3 on this verdict; may be given more than once. INVALID fails any gate.",
+    help="Exit with code 3 if a candidate gets this verdict. May be given more than once. An "
+    "INVALID candidate always fails the gate.",
 )
 @click.option(
     "--goal",
     default=None,
     type=click.Choice(["speed", "memory", "throughput"]),
-    help="What the candidates aim at. Default: what their files say (GOAL), else speed.",
+    help="What a candidate should improve.  [default: GOAL in the candidates' files, else speed]",
 )
 @click.option(
     "--isolate",
     is_flag=True,
-    help="Each variant in its own process, for those that disturb others.",
+    help="Run each variant in a process of its own, if one would disturb the others.",
 )
 @click.option(
     "--processes",
     default=3,
     show_default=True,
     type=click.IntRange(min=3, max=50),
-    help="With --isolate: sets of processes. The spread between them counts.",
+    help="With --isolate: how many processes each variant gets. The interval includes the spread "
+    "between them.",
 )
-@click.option("--cold", is_flag=True, help="Empty the last-level cache before every call.")
+@click.option("--cold", is_flag=True, help="Empty the last-level cache before each call.")
 @click.option(
     "--tolerance",
     default=None,
     type=click.FloatRange(min=0, min_open=True),
-    help="Relative error allowed in results, for a candidate that changes precision on purpose.",
+    metavar="SHARE",
+    help="Relative error allowed in results, e.g. 0.01, for a candidate that changes precision on "
+    "purpose.  [default: what the files declare, else the tolerance of the dtype]",
 )
-@click.option("--no-check", is_flag=True, help="Do not compare results, nor look for cheats.")
+@click.option(
+    "--no-check", is_flag=True, help="Neither compare results nor look for cheats: time only."
+)
 @click.option(
     "--by",
     default="auto",
     type=click.Choice(["auto", "step", "run"]),
-    help="Scripts: time steps or whole runs. Default: steps, where all scripts take some.",
+    help="For scripts: time their steps or whole runs.  [default: steps if all scripts take them]",
 )
 @click.option(
     "--steps",
     default=None,
     type=click.IntRange(min=10),
     metavar="N",
-    help="Scripts: end each after N optimizer steps.",
+    help="For scripts: end each after N optimizer steps.  [default: at its end]",
 )
 @click.option(
     "--seed",
     default=0,
     show_default=True,
     type=click.IntRange(min=0),
-    help="For the variants and for our own draws.",
+    help="Seeds the variants, the order of the rounds and the bootstrap.",
 )
-@click.option("--device", default=None, help="cpu hides the GPUs; cuda:1 shows only that one.")
+@click.option(
+    "--device",
+    default=None,
+    metavar="cpu|cuda:1",
+    help="cpu hides all GPUs from the variants; cuda:1 hides all but that one.",
+)
 @click.option(
     "--timeout",
     default=None,
     metavar="TIME",
-    help="A call that has not come back by then hangs. Default 5m, for a whole script 30m.",
+    help="A call that takes longer counts as hanging and is stopped.  [default: 5m; for a script "
+    "30m]",
 )
 @output_options(PAGE_ENDINGS)
 @click.pass_context
@@ -122,17 +139,19 @@ def command(
     verbose: bool,
     **chosen: Any,
 ) -> int:
-    """Compare variants in interleaved rounds, with an A/A control, and check their results.
+    """Find out which variant is faster, and whether the variants compute the same.
 
-    A target file.py:name is a function without arguments; if it returns a callable (or a callable
-    with its inputs), that is what is timed. A target without a colon is a whole script. The first
-    target is the baseline. A FOLDER is searched for baseline_X.py / optimized_X.py pairs.
+    The first target is the baseline; the others are candidates. A target file.py:name is a function
+    without arguments. If it returns a callable (or a callable with its inputs), that is what is
+    timed. A target without a colon is a whole script; what follows -- is passed to the scripts. A
+    FOLDER is searched for pairs of baseline_X.py and optimized_X.py.
 
-    The verdict is FASTER, SLOWER, SAME, UNDECIDED or INVALID; the ratio is the baseline's time over
-    the candidate's, with a 95 % interval.
+    The verdict is FASTER, SLOWER, SAME, UNDECIDED or INVALID. The ratio is the baseline's time over
+    the candidate's, with a 95 % interval: 1.25 means 1.25 times as fast. The variants are timed in
+    interleaved rounds, beside a second copy of the baseline that shows the noise.
 
-    Exit codes: 0 measured; 2 usage; 3 the gate (--fail-if) failed; 4 something could not be
-    measured, or a candidate is INVALID.
+    Exit codes: 0 measured; 2 usage; 3 the gate (--fail-if) failed; 4 a target could not be
+    measured, or a candidate is INVALID; 130 interrupted.
     """
     began_s = time.monotonic()
     from ridgeline.cli.output import check_output, claim_stdout, deliver, progress
@@ -141,18 +160,20 @@ def command(
     check_output(output, PAGE_ENDINGS)
     options = _options(chosen, ctx.meta["script_arguments"])
     with progress(quiet) as say:
-        found = _compared(targets, options, say, began_s)
+        comparison = _compare_targets(targets, options, say, began_s)
     from ridgeline.comparison.verdicts import exit_code, failures
 
-    deliver(_report(found), as_json, output)
-    failed = failures(found, fail_if)
+    deliver(_report(comparison), as_json, output)
+    failed = failures(comparison, fail_if)
     for sentence in failed:
         click.echo(f"ridgeline: gate failed: {sentence}", err=True)
-    interrupted = getattr(found, "interrupted", getattr(found, "stopped", "") == "interrupted")
-    return 130 if interrupted else exit_code(found, fail_if)
+    interrupted = getattr(
+        comparison, "interrupted", getattr(comparison, "stopped", "") == "interrupted"
+    )
+    return 130 if interrupted else exit_code(comparison, fail_if)
 
 
-def _compared(
+def _compare_targets(
     targets: tuple[str, ...], options: "Options", say: Callable[[str], None], began_s: float
 ) -> "Comparison | PairFolder":
     import msgspec
@@ -179,7 +200,7 @@ def _compared(
             "a function and a whole script cannot be compared",
             "name functions (file.py:name) or scripts (file.py), not both",
         )
-    _refuse_idle_options(kinds == {"function"}, options)
+    _refuse_options_without_effect(kinds == {"function"}, options)
     compare = compare_functions if kinds == {"function"} else compare_script_files
     try:
         return compare(targets, options.started(began_s), say)
@@ -187,16 +208,18 @@ def _compared(
         raise RidgelineError(f"not measured: the workload skips itself here: {skipped}") from None
 
 
-def _refuse_idle_options(functions: bool, options: "Options") -> None:
-    """An option that would do nothing is a misunderstanding."""
+def _refuse_options_without_effect(functions: bool, options: "Options") -> None:
+    """Refuse options that would have no effect on this kind of target."""
     if functions:
-        idle = {"what follows --": options.arguments, "--steps": options.steps,
+        without_effect = {"what follows --": options.arguments, "--steps": options.steps,
                 "--by": options.by != "auto"}  # fmt: skip
     else:
-        idle = {"--isolate": options.isolate, "--cold": options.cold}
-    given = [name for name, used in idle.items() if used]
+        without_effect = {"--isolate": options.isolate, "--cold": options.cold}
+    given = [name for name, used in without_effect.items() if used]
     if given:
-        raise UsageError(f"{given[0]} is for {'scripts' if functions else 'functions'}")
+        raise UsageError(
+            f"{given[0]} has an effect on {'scripts' if functions else 'functions'} only"
+        )
 
 
 def _kind(target: str) -> str:
@@ -229,11 +252,11 @@ def _options(chosen: dict[str, Any], arguments: tuple[str, ...]) -> "Options":
     )
 
 
-def _report(found: "Comparison | PairFolder") -> "Report":
+def _report(comparison: "Comparison | PairFolder") -> "Report":
     from ridgeline.records.comparison import Comparison
     from ridgeline.report.views.comparison import comparison_report
     from ridgeline.report.views.pair_folder import folder_report
 
-    if isinstance(found, Comparison):
-        return comparison_report(found, sys.argv[1:])
-    return folder_report(found)
+    if isinstance(comparison, Comparison):
+        return comparison_report(comparison, sys.argv[1:])
+    return folder_report(comparison)

@@ -1,4 +1,4 @@
-"""`ridgeline optimize`: fixes tried on a program, kept where they are better and equal."""
+"""`ridgeline optimize`: tries fixes on a program and keeps those proven better and equal."""
 
 import os
 import shlex
@@ -50,38 +50,50 @@ class OptimizeCommand(TargetCommand):
     default="10m",
     show_default=True,
     metavar="TIME",
-    help="Time limit for the whole search: 90s, 10m, 1h. You get the best result proven within it.",
+    help="Time limit for the whole command: 90s, 10m, 1h. You get the best that is proven in it.",
 )
 @click.option(
     "--goal",
     type=click.Choice(["speed", "throughput", "memory", "energy"]),
     default="speed",
     show_default=True,
-    help="What is to be better: a step's time, a sample's, the peak of memory, a sample's energy.",
+    help="What to improve: the time of a step (speed), the time of a sample (throughput), the peak "
+    "of memory, or the energy of a sample.",
 )
 @click.option(
     "--keep-exact",
     is_flag=True,
-    help="Nothing that alters rounding or random draws: results to the bit.",
+    help="Try only fixes that leave every result the same to the bit: none that alters rounding or "
+    "random draws.",
 )
 @click.option(
     "--batch",
     is_flag=True,
-    help="Also try larger batches. They train otherwise, so they stand in a row of their own.",
+    help="Also try larger batches. A larger batch trains differently, so it is reported in a row "
+    "of its own.",
 )
 @click.option(
     "--allow",
-    metavar="CHANGE,…",
+    metavar="FIX,…",
     default="",
-    help="Changes that alter what is computed, by name: int8-dynamic, fp8-linear.",
+    help="Also try these fixes, which alter what is computed, e.g. int8-dynamic,fp8-linear.  "
+    "[default: none]",
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Set before the program's own."
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Seeds random numbers before the program starts; the program's own seed wins.",
 )
 @click.option(
-    "--fresh", is_flag=True, help="Measure all again; an earlier call is not gone on with."
+    "--fresh",
+    is_flag=True,
+    help="Measure everything again; do not continue an earlier call.",
 )
-@click.option("--no-write", is_flag=True, help="Write no copy of the source and no report.")
+@click.option(
+    "--no-write", is_flag=True, help="Write neither the optimized copy of the script nor a report."
+)
 @output_options(_ENDINGS)
 @click.pass_context
 def command(
@@ -99,26 +111,29 @@ def command(
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """Try what a specialist would on a program nobody changed, and keep what is proven.
+    """Get a faster copy of a program, with proof that it computes the same.
 
-    The program is diagnosed first. Then each change that could win is put on it from outside, in
-    processes of its own that alternate with those without it; kept is what is faster and computes
-    the same: losses, gradients, parameters, applied steps, data. At the end the whole is confirmed
-    in fresh processes, written into a copy of the script (train.py → optimized_train.py), and that
-    copy is run by itself. Your files are not touched. The program is run many times, a few dozen
-    steps each: what it writes it writes each time.
+    The program is diagnosed first. Then each fix that can help is tried on it from outside: fresh
+    processes with the fix alternate with fresh processes without it. A fix is kept if it is faster
+    and computes the same: losses, gradients, parameters, applied steps, data. At the end all kept
+    fixes together are confirmed in fresh processes and written into a copy of the script (train.py
+    becomes optimized_train.py), and that copy is run on its own.
 
-    Ctrl-C ends it with what was proven so far. A second call goes on where the first ended.
+    Your files are not touched. The program is run many times, for a few dozen steps each time; the
+    files it writes itself are written each time.
 
-    Exit codes: 0 measured, whether or not anything was won; 2 usage; 4 the program could not be
-    run or timed; 130 Ctrl-C.
+    Ctrl-C ends the search and reports what was proven so far. A second call continues where the
+    first ended.
+
+    Exit codes: 0 measured, whether or not a fix was kept; 2 usage; 4 the program could not be run
+    or timed; 130 Ctrl-C.
 
     \b
     Examples:
       ridgeline optimize train.py --epochs 1
       ridgeline optimize --budget 30m -o result.html train.py
       ridgeline optimize --goal memory -m mypackage.train
-      ridgeline optimize --batch --goal throughput train.py
+      ridgeline optimize --goal throughput train.py        # tries larger batches too
       ridgeline optimize torchrun --nproc-per-node 2 train.py
     """
     began_s = time.monotonic()
@@ -148,14 +163,14 @@ def command(
     from msgspec.structs import replace
 
     words = words_of(ctx)
-    found = replace(
+    result = replace(
         _optimized(target, settings, quiet),
         replay=command.again(words, fresh=True),
         resume=command.again(words),
         longer=command.again(words, budget_s=2 * seconds),
     )
-    _deliver(found, as_json, output, None if no_write else target)
-    return 130 if found.interrupted else 0 if found.baseline_ms else 4
+    _deliver(result, as_json, output, None if no_write else target)
+    return 130 if result.interrupted else 0 if result.baseline_ms else 4
 
 
 def _program(ctx: click.Context) -> Given:
@@ -184,30 +199,30 @@ def _program(ctx: click.Context) -> Given:
 
 
 def _optimized(target: "Target", settings: "OptimizeSettings", quiet: bool) -> "Optimized":
-    from ridgeline.cli.optimize_progress import voice
+    from ridgeline.cli.optimize_progress import shown_progress
     from ridgeline.optimization.program import optimize
 
-    # As with Ctrl-C, trials are ended and what is known is told.
+    # As with Ctrl-C, end the trials and report what is known.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with voice(quiet, settings.budget_s) as speaking:
-        return optimize(target, settings, Path(".ridgeline"), speaking)
+    with shown_progress(quiet, settings.budget_s) as progress:
+        return optimize(target, settings, Path(".ridgeline"), progress)
 
 
 def _deliver(
-    found: "Optimized", as_json: bool, output: Path | None, reported: "Target | None"
+    result: "Optimized", as_json: bool, output: Path | None, reported: "Target | None"
 ) -> None:
     """Print or write the answer. `reported` is the target if a report is wanted, else None."""
     from ridgeline.cli.output import deliver
     from ridgeline.report.views.optimized import optimized_report
 
-    also = _write_report(reported, found) if reported is not None and found.rungs else []
-    if output is not None and not as_json and found.written is not None:
-        copies = [*found.written.files, found.written.diff_file]
+    also = _write_report(reported, result) if reported is not None and result.rungs else []
+    if output is not None and not as_json and result.written is not None:
+        copies = [*result.written.files, result.written.diff_file]
         also = [*(Path(name) for name in copies if name), *also]
-    deliver(optimized_report(found), as_json, output, also=also)
+    deliver(optimized_report(result), as_json, output, also=also)
 
 
-def _write_report(target: "Target", found: "Optimized") -> list[Path]:
+def _write_report(target: "Target", result: "Optimized") -> list[Path]:
     """Write optimized_train.md and its picture beside the script, and return both paths. If the
     report cannot be written, stderr says so, and the answer is still given."""
     from ridgeline.cli.output import write_whole
@@ -223,8 +238,8 @@ def _write_report(target: "Target", found: "Optimized") -> list[Path]:
     try:
         report = free(script.with_suffix(".md"), [])
         drawing = free(script.with_suffix(".svg"), [])
-        picture = charts.waterfall(waterfall(Ladder(found)), headed=True)
-        text = markdown.render(document(found), picture=drawing.name)
+        picture = charts.waterfall(waterfall(Ladder(result)), headed=True)
+        text = markdown.render(document(result), picture=drawing.name)
         write_whole(drawing, signed_comment(picture))
         write_whole(report, signed_comment(text))
     except (RidgelineError, Cannot) as error:
@@ -236,7 +251,7 @@ def _write_report(target: "Target", found: "Optimized") -> list[Path]:
 def _allowed(text: str) -> tuple[str, ...]:
     from ridgeline.optimization.candidates import allowed_fixes
 
-    found = allowed_fixes(text.split(","), "--allow", "--batch")
-    for said in found.needless:
-        click.echo(f"ridgeline: {said}", err=True)
-    return found.names
+    allowed = allowed_fixes(text.split(","), "--allow", "--batch")
+    for sentence in allowed.needless:
+        click.echo(f"ridgeline: {sentence}", err=True)
+    return allowed.names

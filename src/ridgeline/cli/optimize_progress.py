@@ -1,5 +1,5 @@
-"""What `ridgeline optimize` says while it works, on stderr: on a terminal one line that changes and
-one for each change settled; in a log a line for each."""
+"""The progress of `ridgeline optimize`, on stderr. A terminal shows one line that is redrawn, and a
+line for each fix that is settled; a log gets a new line for each of both."""
 
 import sys
 import time
@@ -21,7 +21,8 @@ _MARKS = {"kept": "✓", "rejected": "✗", "dropped": "✗", "not applied": "�
 
 
 @contextmanager
-def voice(quiet: bool, budget_s: float) -> Iterator[Progress]:
+def shown_progress(quiet: bool, budget_s: float) -> Iterator[Progress]:
+    """Yield the functions by which a search reports what it does and which fixes are settled."""
     if quiet:
         yield Progress()
         return
@@ -49,8 +50,7 @@ def voice(quiet: bool, budget_s: float) -> Iterator[Progress]:
 
 
 class ClockedLine:
-    """The progress line: the current time, taken anew whenever the line is drawn, and what is being
-    done."""
+    """The progress line: the time, read anew whenever the line is drawn, and what is being done."""
 
     def __init__(self, at: Callable[[], str]) -> None:
         self._at = at
@@ -68,19 +68,20 @@ class ClockedLine:
 def settled(rung: Rung) -> str:
     from ridgeline.report.views.optimized_phrases import factor, titled, without_figures
 
-    said = f"{_MARKS[rung.status]} {titled(rung)}{_partners(rung)}"
+    text = f"{_MARKS[rung.status]} {titled(rung)}{_partners(rung)}"
     if rung.status == "rejected" and rung.ratio is not None:
-        return f"{said}: rejected, {without_figures(rung)}: {factor(rung.ratio)}"
-    return f"{said}: {rung.status}, {explain(rung.reason)}"
+        return f"{text}: rejected, {without_figures(rung)}: {factor(rung.ratio)}"
+    return f"{text}: {rung.status}, {explain(rung.reason)}"
 
 
 def _partners(rung: Rung) -> str:
-    """Those it was tried with as one. What is dropped later is dropped by itself."""
+    """Return the fixes that were tried together with it; "" for a fix that was dropped later,
+    because a fix is dropped alone."""
     if not rung.together or rung.status == "dropped":
         return ""
     from ridgeline.fixes.fix import registered
 
-    known = {one.fix.id: one.fix.title for one in registered()}
+    known = {entry.fix.id: entry.fix.title for entry in registered()}
     return f" with {', '.join(known.get(name, name) for name in rung.together)}"
 
 

@@ -1,4 +1,4 @@
-"""`ridgeline selftest`: how often this tool would lie on this machine."""
+"""`ridgeline selftest`: how often this tool would be wrong on this machine."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from ridgeline.cli.output import PAGE_ENDINGS, output_options
 EXAMPLES = """\b
 Examples:
   ridgeline selftest
-  OMP_NUM_THREADS=1 ridgeline selftest --budget 3m
   ridgeline selftest --device cuda -o selftest.md
+  OMP_NUM_THREADS=1 ridgeline selftest --budget 3m      one thread: less noise
 """
 
 
@@ -20,17 +20,20 @@ Examples:
     default="60s",
     show_default=True,
     metavar="TIME",
-    help="Time for measuring: 60s, 5m. One window is measured however little it is.",
+    help="Time for measuring: 60s, 5m. At least one window is measured, however long it takes.",
 )
 @click.option(
-    "--device", default=None, metavar="cpu|cuda|cuda:1", help="Default: a GPU where there is one."
+    "--device",
+    default=None,
+    metavar="cpu|cuda|cuda:1",
+    help="[default: a GPU if there is one, else the CPU]",
 )
 @click.option(
     "--seed",
     default=0,
     show_default=True,
     type=click.IntRange(min=0),
-    help="For the order and for our own draws.",
+    help="Seeds the order of the rounds and the simulation.",
 )
 @output_options(PAGE_ENDINGS)
 def command(
@@ -42,15 +45,17 @@ def command(
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """How often this tool would lie on this machine.
+    """Measure how often `ridgeline compare` would be wrong on this machine.
 
-    One matrix product is timed as `compare` times: a baseline, its control, an identical candidate,
-    and candidates that do 2, 5 and 10 % of real extra work. The rounds are cut into windows, each
-    judged as a comparison of its own. Beside it: A fully, then B, and Welch's t test; and both once
-    more on simulated noise (7 s).
+    One matrix product is timed as `compare` times: a baseline, a second copy of it as control, an
+    identical candidate, and candidates that do 2, 5 and 10 % more work. The rounds are cut into
+    windows, and each window is judged like a comparison of its own. The report says how often
+    identical code was called different, and how often the extra work was found. Beside these stand
+    the rates of two common methods, timing all of A and then all of B, and Welch's t test, and the
+    same rates on simulated noise, which takes another 7 s.
 
-    Exit codes: 0 measured; 3 identical code was called different significantly more often than in
-    6 % of the windows; 130 interrupted, after what was measured until then.
+    Exit codes: 0 measured; 2 usage; 3 identical code was called different in significantly more
+    than 6 % of the windows; 130 interrupted: the report covers what was measured until then.
     """
     from ridgeline.cli.output import check_output, claim_stdout, deliver, progress
     from ridgeline.report.views.selftest import selftest_report

@@ -1,18 +1,23 @@
 """`ridgeline trace`: where a trace's time went, why the device idled, who was late."""
 
+import glob
+import hashlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
+from ridgeline import units
 from ridgeline.cli.output import output_options
 from ridgeline.errors import RidgelineError, UsageError
+from ridgeline.records.finding import Findings
 
 if TYPE_CHECKING:
-    from ridgeline.records.finding import Findings
     from ridgeline.records.trace import TraceStudy
     from ridgeline.report.views.trace_data import LeftOut
     from ridgeline.trace.trace import Trace
@@ -20,8 +25,8 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 
-class Wanted(NamedTuple):
-    """Where the person asked the answer to go."""
+class Destination(NamedTuple):
+    """Where the answer goes: to stdout as JSON, to a file, or (neither) to the terminal."""
 
     as_json: bool
     output: Path | None
@@ -29,21 +34,26 @@ class Wanted(NamedTuple):
     """The ending of the output's name, which picks the format."""
 
 
-class Reading(NamedTuple):
-    """The options that say how files are read."""
+class ReadOptions(NamedTuple):
+    """How trace files are read."""
 
     cache: bool = True
     max_events: int | None = None
 
 
-ONE_TRACE = (".speedscope.json", ".perfetto.json", ".perfetto.json.gz")
-EVENT_ENDINGS = (".parquet", *ONE_TRACE)
+TRACE_ENDINGS = (".json", ".json.gz", ".json.zst")
+TIMELINE_ENDINGS = (".speedscope.json", ".perfetto.json", ".perfetto.json.gz")
+"""Formats that show one trace on a timeline. When a folder is read, files with such a name are
+skipped: they are our own output."""
+EVENT_ENDINGS = (".parquet", *TIMELINE_ENDINGS)
 """Formats that are made from the events themselves."""
 REPORT_ENDINGS = (".json", ".md", ".csv", ".html")
 ENDINGS = (*REPORT_ENDINGS, *EVENT_ENDINGS)
 MAX_ROWS_PER_TABLE = 10_000
-"""Views show fewer. Only operators by shape can have more rows, in a trace whose shapes change with
-every call, and the smallest of these say nothing."""
+"""The terminal shows fewer rows. Only the table of operators by shape can have more, in a trace
+whose shapes change with every call, and its smallest rows say nothing."""
+MAX_WINDOW_DIFFERENCE_SHARE = 0.02
+"""Two windows whose lengths differ by less than this share give the same figures to two digits."""
 
 EXAMPLES = """\b
 Examples:
@@ -52,11 +62,11 @@ Examples:
   ridgeline trace run.json --steps 3-5 --full          only these steps, every table
   ridgeline trace after.json --compare before.json     what got slower, what faster
   ridgeline trace run.json.gz -o marked.perfetto.json.gz
-                                                       our findings on the timeline
+                                                       the findings marked on the timeline
   ridgeline trace run.json --sql "select name, sum(dur_ns) from kernels group by 1"
 
 \b
-Record a trace that answers most:
+To record a trace that answers most questions:
   with torch.profiler.profile(record_shapes=True, profile_memory=True, with_stack=True) as prof:
       for batch in loader: step(batch); prof.step()
   prof.export_chrome_trace("run.json.gz")
@@ -65,26 +75,39 @@ Record a trace that answers most:
 
 @click.command("trace", epilog=EXAMPLES)
 @click.argument("files", nargs=-1, required=True, metavar="FILE… | FOLDER")
-@click.option("--compare", "before", metavar="BEFORE", help="Set this earlier trace beside it.")
-@click.option("--steps", metavar="3-5", help="Only these steps, by the numbers of their marks.")
 @click.option(
-    "--top", type=click.IntRange(min=1, max=100_000), metavar="N", help="Rows of each table."
+    "--compare",
+    "before",
+    metavar="BEFORE",
+    help="An earlier trace of the program: show what got slower and what got faster since.",
 )
-@click.option("--full", is_flag=True, help="Every section and every row.")
+@click.option(
+    "--steps",
+    metavar="3-5",
+    help="Study only these steps, by their numbers in the trace, e.g. 3-5 or 4.  [default: all]",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(min=1, max=100_000),
+    metavar="N",
+    help="Show at most N rows of each table.",
+)
+@click.option("--full", is_flag=True, help="Show every section and every row.")
 @click.option(
     "--sql",
     metavar="QUERY",
-    help="Ask it in SQL. Views: events, kernels, device_ops, ops, annotations, calls, frames, "
-    "memory, syncs; times in nanoseconds. Rows of ops and frames nest: add up self_ns, not dur_ns.",
+    help="Answer an SQL query (DuckDB) instead. The views are events, kernels, device_ops, ops, "
+    "annotations, calls, frames, memory and syncs; times are in nanoseconds. Rows of ops and "
+    "frames nest: add up self_ns, not dur_ns.",
 )
 @click.option(
     "--max-events",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Refuse a file with more than N events. By default N is the number of events that fit "
-    "into half of the free memory, at 400 bytes each.",
+    help="Refuse a file with more than N events.  [default: as many as fit into half of the free "
+    "memory, at 400 bytes each]",
 )
-@click.option("--no-cache", is_flag=True, help="Neither use nor write the cache beside the trace.")
+@click.option("--no-cache", is_flag=True, help="Neither read nor write the cache beside the trace.")
 @output_options(ENDINGS)
 def command(
     files: tuple[str, ...],
@@ -100,51 +123,50 @@ def command(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Where a trace's time went, why the device idled, and which of your lines did it.
+    """Show what holds a traced program back, where its time went, and which lines did it.
 
-    Reads what torch.profiler's export_chrome_trace writes: JSON, plain, gzip or zstd, of any age,
-    NVIDIA, AMD or CPU only, also when it was cut off. Works offline. Several files are the ranks of
-    one job: then it also says who was late to the collectives, and with what.
+    FILE is a trace that torch.profiler's export_chrome_trace wrote: JSON, plain or compressed with
+    gzip or zstd, from any version of torch, from an NVIDIA or AMD GPU or a CPU. A trace that was
+    cut off is read up to the cut. Several files, or a FOLDER of them, are the ranks of one job:
+    then the report also says which rank came late to the collectives, and with what work.
 
-    Exit codes: 0 answered; 2 usage; 4 nothing could be read.
+    Exit codes: 0 answered; 2 usage; 4 no file could be read.
     """
-    from ridgeline.cli.trace_files import trace_files
-
     left_out: list[LeftOut] = []
-    wanted = Wanted(as_json=as_json, output=output, ending=_ending(output, sql, before))
+    destination = Destination(as_json=as_json, output=output, ending=_ending(output, sql, before))
     with _printable_errors():
         paths = trace_files(files)
         earlier = () if before is None else trace_files([before])
-        _refuse(wanted, (*paths, *earlier), len(paths))
-        reading = Reading(cache=not no_cache, max_events=max_events)
+        _refuse(destination, (*paths, *earlier), len(paths))
+        options = ReadOptions(cache=not no_cache, max_events=max_events)
         if sql is not None:
-            _answer(paths, sql, reading, quiet, wanted, full, left_out)
+            _answer(paths, sql, options, quiet, destination, full, left_out)
         elif before is not None:
             with _progress(quiet) as say:
                 both = [
-                    _studied(p, steps or "all", None, reading, say, left_out)[0]
+                    _studied(p, steps or "all", None, options, say, left_out)[0]
                     for p in (earlier, paths)
                 ]
-            _compare(both[0], both[1], wanted, full, top, left_out)
+            _compare(both[0], both[1], destination, full, top, left_out)
         else:
             with _progress(quiet) as say:
-                found, traces = _studied(paths, steps, MAX_ROWS_PER_TABLE, reading, say, left_out)
-                causes = _diagnosed(found, traces, paths, steps, reading.cache, say)
-                is_written = _export(found, traces, causes, wanted, say)
-            _report(found, causes, wanted, full, top, left_out, is_written)
+                study, traces = _studied(paths, steps, MAX_ROWS_PER_TABLE, options, say, left_out)
+                causes = diagnose_trace(study, traces, paths, steps, options.cache, say)
+                for problem in causes.problems:
+                    _warn(problem)
+                is_written = _export(study, traces, causes, destination, say)
+            _report(study, causes, destination, full, top, left_out, is_written)
     _say_refusal()
 
 
 def _say_refusal() -> None:
     """Say why the slower reader was used, if a compiled one was refused and not just missing."""
-    from ridgeline.report.plain import printable
     from ridgeline.trace.reading.compiled import refusal
 
     if why := refusal():
-        click.echo(
-            f"ridgeline: the compiled reader was not used, because {printable(why)}; "
-            "the portable reader gives the same figures, but takes longer",
-            err=True,
+        _warn(
+            f"the compiled reader was not used, because {why}; "
+            "the portable reader gives the same figures, but takes longer"
         )
 
 
@@ -158,14 +180,15 @@ def _progress(quiet: bool) -> Iterator[Say]:
         yield lambda text: say(printable(text).replace("[", "\\["))
 
 
-def _refuse(wanted: Wanted, inputs: Sequence[Path], traces: int) -> None:
-    """Refuse to overwrite a trace by its own report, and to leave out ranks."""
-    output = wanted.output
+def _refuse(destination: Destination, inputs: Sequence[Path], traces: int) -> None:
+    """Refuse to overwrite a trace with its own report, and to write several ranks into a format
+    that holds one trace."""
+    output = destination.output
     if output is None:
         return
-    if wanted.ending in ONE_TRACE and traces > 1:
+    if destination.ending in TIMELINE_ENDINGS and traces > 1:
         raise UsageError(
-            f"-o {output}: made from one trace, and there are {traces}", "name one of them"
+            f"-o {output}: this format holds one trace, and {traces} were given", "name one of them"
         )
     if output.exists() and any(output.samefile(path) for path in inputs if path.exists()):
         raise UsageError(f"-o {output}: this is the trace itself", "give the report another name")
@@ -174,7 +197,7 @@ def _refuse(wanted: Wanted, inputs: Sequence[Path], traces: int) -> None:
 def _ending(output: Path | None, sql: str | None, before: str | None) -> str:
     """Return the format that -o asks for; refuse an unknown one before the work."""
     if sql is not None and before is not None:
-        raise UsageError("--sql and --compare cannot be had together")
+        raise UsageError("--sql and --compare cannot be given together")
     if output is None:
         return ""
     allowed = REPORT_ENDINGS if sql is not None or before else ENDINGS
@@ -204,11 +227,63 @@ def _printable_errors() -> Iterator[None]:
         raise
 
 
+def trace_files(named: Iterable[str]) -> tuple[Path, ...]:
+    """Return the trace files that the words of a command line name: files, folders, and patterns
+    the shell did not expand. Each file is returned once, in the order given; the files of a folder
+    are ordered by name, rank2 before rank10."""
+    files: dict[Path, Path] = {}
+    for text in named:
+        try:
+            matched = _named_files(text)
+        except OSError as error:  # a folder that may not be read, a name too long
+            raise RidgelineError(f"{text}: {error.strerror or error}") from error
+        for path in matched:
+            files.setdefault(path.absolute(), path)
+    return tuple(files.values())
+
+
+def _named_files(text: str) -> list[Path]:
+    path = Path(text)
+    if path.is_dir():
+        inside = sorted((p for p in path.iterdir() if _is_trace(p)), key=lambda p: _order(p.name))
+        if (path / "run.json").is_file():  # a run has other records beside its traces
+            inside = [p for p in inside if p.name.startswith("trace-rank")]
+        if not inside:
+            raise RidgelineError(
+                f"{text}: no trace in this folder",
+                f"traces end in {', '.join(TRACE_ENDINGS)}",
+            )
+        return inside
+    if path.exists():
+        return [path]
+    if glob.has_magic(text):
+        matched = [Path(p) for p in glob.glob(text, recursive=True) if Path(p).is_file()]
+        if not matched:
+            raise RidgelineError(f"{text}: no file has such a name", "ls shows what is there")
+        return sorted(matched, key=lambda p: _order(str(p)))
+    raise RidgelineError(f"{text}: there is no such file", "give a trace, or a folder of traces")
+
+
+def _is_trace(path: Path) -> bool:
+    name = path.name.lower()
+    return (
+        name.endswith(TRACE_ENDINGS)
+        and not name.endswith(TIMELINE_ENDINGS)
+        and not name.startswith(".")
+        and path.is_file()
+    )
+
+
+def _order(name: str) -> tuple[int, str]:
+    """Return a key that sorts rank2 before rank10."""
+    return len(name), name
+
+
 def _studied(
     paths: Sequence[Path],
     steps: str | None,
     rows: int | None,
-    reading: Reading,
+    options: ReadOptions,
     say: Say,
     left_out: "list[LeftOut]",
 ) -> "tuple[TraceStudy, tuple[Trace, ...]]":
@@ -217,37 +292,35 @@ def _studied(
 
     limit = ALL_ROWS if rows is None else rows
     try:
-        return study(paths, steps=steps, limit=limit, on_progress=say, **reading._asdict())
+        return study(paths, steps=steps, limit=limit, on_progress=say, **options._asdict())
     except UsageError:
         raise
     except RidgelineError:
-        readable = _readable(paths, reading, left_out) if len(paths) > 1 else paths
+        readable = _readable(paths, options, left_out) if len(paths) > 1 else paths
         if len(readable) == len(paths):
             raise
-        return study(readable, steps=steps, limit=limit, on_progress=say, **reading._asdict())
+        return study(readable, steps=steps, limit=limit, on_progress=say, **options._asdict())
 
 
-def _readable(paths: Sequence[Path], reading: Reading, left_out: "list[LeftOut]") -> list[Path]:
-    from ridgeline.report.plain import printable
-
+def _readable(paths: Sequence[Path], options: ReadOptions, left_out: "list[LeftOut]") -> list[Path]:
     readable, first = [], ""
     for path in paths:
         try:
-            _opened(path, reading)
+            _opened(path, options)
             readable.append(path)
         except RidgelineError as error:
             first = first or error.message
             left_out.append((str(path), error.message))
-            click.echo(f"ridgeline: left out: {printable(error.message)}", err=True)
+            _warn(f"left out: {error.message}")
     if not readable:
         raise RidgelineError(f"none of the {len(paths)} files could be read", first)
     return readable
 
 
-def _opened(path: Path, reading: Reading) -> "Trace":
+def _opened(path: Path, options: ReadOptions) -> "Trace":
     from ridgeline.trace.study import open_trace
 
-    opened = open_trace(path, **reading._asdict())
+    opened = open_trace(path, **options._asdict())
     if opened.writing is not None:
         opened.writing.join()
     return opened.trace
@@ -256,9 +329,9 @@ def _opened(path: Path, reading: Reading) -> "Trace":
 def _answer(
     paths: Sequence[Path],
     sql: str,
-    reading: Reading,
+    options: ReadOptions,
     quiet: bool,
-    wanted: Wanted,
+    destination: Destination,
     full: bool,
     left_out: "list[LeftOut]",
 ) -> None:
@@ -268,23 +341,24 @@ def _answer(
 
     with _progress(quiet) as say:
         say("reading")
-        kept = _readable(paths, reading, left_out) if len(paths) > 1 else paths
-        traces = [_opened(path, reading) for path in kept]
+        kept = _readable(paths, options, left_out) if len(paths) > 1 else paths
+        traces = [_opened(path, options) for path in kept]
         say("asking")
         columns, rows = query(traces, sql)
     truncated = len(rows) > MAX_ROWS
     if truncated:
         rows = rows[:MAX_ROWS]
-        note = f"more than {MAX_ROWS:,} rows; the first {MAX_ROWS:,} were taken"
-        click.echo(f"ridgeline: {note}", err=True)
+        _warn(f"the query gave more than {MAX_ROWS:,} rows; only the first {MAX_ROWS:,} are shown")
     report = trace_query_report(columns, rows, truncated=truncated, left_out=left_out)
-    deliver(report, wanted.as_json, wanted.output, full=full or wanted.output is not None)
+    deliver(
+        report, destination.as_json, destination.output, full=full or destination.output is not None
+    )
 
 
 def _compare(
     before: "TraceStudy",
     after: "TraceStudy",
-    wanted: Wanted,
+    destination: Destination,
     full: bool,
     top: int | None,
     left_out: "list[LeftOut]",
@@ -294,36 +368,125 @@ def _compare(
     from ridgeline.trace.differences import differences
 
     report = trace_comparison_report(differences(before, after), left_out)
-    deliver(report, wanted.as_json, wanted.output, full=full, max_rows=top)
+    deliver(report, destination.as_json, destination.output, full=full, max_rows=top)
 
 
-def _diagnosed(
-    found: "TraceStudy",
-    traces: "tuple[Trace, ...]",
+def diagnose_trace(
+    study: "TraceStudy",
+    traces: "Sequence[Trace]",
     paths: Sequence[Path],
     steps: str | None,
     cache: bool,
     say: Say,
-) -> "Findings":
-    from ridgeline.cli.trace_findings import drawn
+) -> Findings:
+    """Return what holds the traced program back. Never fails: what could not be diagnosed is among
+    the problems of the result.
 
-    causes = drawn(found, traces, paths, steps, cache, say)
-    for problem in causes.problems:
-        from ridgeline.report.plain import printable
+    A diagnosis reads every operator again. In a long trace it therefore covers the middle steps,
+    and the findings are stored beside the cached study. They are used again for the same question
+    (the same code of the diagnosis, steps and working folder) while no source file they name has
+    changed.
+    """
+    from ridgeline.trace.reading import cache as study_cache
 
-        click.echo(f"ridgeline: {printable(problem)}", err=True)
+    entry = study_cache.find(paths[0]) if cache and len(paths) == 1 else None
+    question = _question(steps)
+    stored = entry.answer(question, _StoredFindings) if entry is not None else None
+    if stored is not None and stored.sources == _change_times(stored.sources, traces):
+        return stored.findings
+    say("looking for causes")
+    causes = _diagnose(study, traces, steps)
+    if entry is not None and not causes.problems:
+        files = dict.fromkeys((f.file for f in causes.findings if f.file), 0)
+        stored = _StoredFindings(findings=causes, sources=_change_times(files, traces))
+        entry.remember(question, stored)
     return causes
+
+
+class _StoredFindings(Struct, frozen=True, kw_only=True):
+    findings: Findings
+    sources: dict[str, int]
+    """The files that findings name, with the time of their last change in ns; 0 if there is no such
+    file."""
+
+
+def _diagnose(study: "TraceStudy", traces: "Sequence[Trace]", steps: str | None) -> Findings:
+    from ridgeline.diagnosis.answers import answers
+    from ridgeline.diagnosis.build_case import as_studied, case_of_trace
+    from ridgeline.diagnosis.findings import findings
+    from ridgeline.diagnosis.recorded_run import Attempts
+    from ridgeline.trace.links import links_of
+    from ridgeline.trace.study import study_one
+    from ridgeline.trace.window import middle_part
+
+    attempts = Attempts()
+    whole = traces[0] if len(traces) == 1 and steps is None else None
+    part = attempts.part("a part of it", lambda: middle_part(whole)) if whole is not None else None
+    # The tables begin with the device's first work; findings need whole steps, from mark to mark.
+    has_marks = whole is not None and bool(study.window.steps)
+    trace, chosen = part if part is not None else (traces[0], "all" if has_marks else "")
+    studied = study if not chosen else study_one(trace, links_of(trace), chosen, for_findings=True)
+    diagnosed = traces if not chosen else (trace,)
+    case = attempts.part("the case", lambda: case_of_trace(studied, diagnosed, attempts))
+    causes = findings(case, attempts) if case is not None else Findings()
+    if chosen and case is not None:
+        # The answers cover the whole window, so that their figures match the headline and tables.
+        all_answers = attempts.part("the answers", lambda: answers(as_studied(case, study)))
+        basis = (
+            _basis(studied, study) if chosen == "all" else f"steps {chosen} of {study.window.steps}"
+        )
+        causes = replace(causes, answers=all_answers or (), basis=basis)
+    return replace(causes, problems=tuple(attempts.failures))
+
+
+def _basis(diagnosed: "TraceStudy", study: "TraceStudy") -> str:
+    """Return which steps the findings cover; "" if they last as long as the window of the
+    tables."""
+    difference_ns = abs(diagnosed.window.ns - study.window.ns)
+    if difference_ns <= MAX_WINDOW_DIFFERENCE_SHARE * study.window.ns:
+        return ""
+    steps = units.plural(diagnosed.window.steps, "whole step")
+    return f"{steps}, {units.seconds(diagnosed.window.ns / 1e9)} from the mark of the first step"
+
+
+def _change_times(files: dict[str, int], traces: "Sequence[Trace]") -> dict[str, int]:
+    """Return when each file was last changed, in ns; 0 if it is in none of the folders in which
+    sources are looked for."""
+    folders = (Path(), Path.cwd(), Path(traces[0].origin.path).resolve().parent)
+    changed_ns = dict.fromkeys(files, 0)
+    for file in files:
+        for folder in folders:
+            with suppress(OSError, ValueError):
+                changed_ns[file] = (folder / file).stat().st_mtime_ns
+                break
+    return changed_ns
+
+
+def _question(steps: str | None) -> str:
+    """Return the name under which findings are stored: a hash of what they depend on."""
+    from ridgeline.diagnosis.stored_case import code_fingerprint
+    from ridgeline.trace.reading.cache import fingerprint
+
+    text = f"{fingerprint()} {code_fingerprint()} {steps} {Path.cwd()}"
+    return "findings-" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _warn(text: str) -> None:
+    """Print a sentence on stderr. It may hold the content of a damaged file, or any file's name."""
+    from ridgeline.report.plain import printable
+
+    click.echo(f"ridgeline: {printable(text)}", err=True)
 
 
 def _export(
     study: "TraceStudy",
     traces: "tuple[Trace, ...]",
     causes: "Findings",
-    wanted: Wanted,
+    destination: Destination,
     say: Say,
 ) -> bool:
     """Write a format that is made from the events themselves; return whether one was asked for."""
-    output, ending = wanted.output, wanted.ending
+    output, ending = destination.output, destination.ending
     if output is None or ending not in EVENT_ENDINGS:
         return False
     say(f"writing {output.name}")
@@ -347,9 +510,9 @@ def _export(
 
 
 def _report(
-    found: "TraceStudy",
+    study: "TraceStudy",
     causes: "Findings",
-    wanted: Wanted,
+    destination: Destination,
     full: bool,
     top: int | None,
     left_out: "list[LeftOut]",
@@ -358,15 +521,16 @@ def _report(
     from ridgeline.cli.output import deliver, say_written
     from ridgeline.report.views.trace import longest_table, trace_report
 
-    if longest_table(found) >= MAX_ROWS_PER_TABLE and (full or wanted.as_json or wanted.output):
-        limit = f"{MAX_ROWS_PER_TABLE:,} rows"
-        click.echo(f"ridgeline: tables end after {limit}, the largest first", err=True)
+    if longest_table(study) >= MAX_ROWS_PER_TABLE and (
+        full or destination.as_json or destination.output
+    ):
+        _warn(f"tables end after {MAX_ROWS_PER_TABLE:,} rows, the largest first")
     report = trace_report(
-        found, causes, left_out=left_out, full=full, max_rows=top, typed=sys.argv[1:]
+        study, causes, left_out=left_out, full=full, max_rows=top, typed=sys.argv[1:]
     )
     if not is_written:
-        deliver(report, wanted.as_json, wanted.output, full=full, max_rows=top)
-    elif wanted.as_json:
+        deliver(report, destination.as_json, destination.output, full=full, max_rows=top)
+    elif destination.as_json:
         deliver(report, True, None)
-    elif wanted.output is not None:
-        say_written([wanted.output])
+    elif destination.output is not None:
+        say_written([destination.output])

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from ridgeline.cli import optimize_progress
-from ridgeline.cli.optimize_progress import ClockedLine, settled, voice
+from ridgeline.cli.optimize_progress import ClockedLine, settled, shown_progress
 from ridgeline.records.facts import Ratio, because
 from ridgeline.records.optimized import Rung, SearchCode
 
@@ -59,6 +59,6 @@ def test_off_a_terminal_only_events_make_a_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(optimize_progress.time, "monotonic", iter((0.0, 61.0, 99.0)).__next__)
-    with voice(False, 600.0) as speaking:
+    with shown_progress(False, 600.0) as speaking:
         speaking.doing("looking")
     assert capsys.readouterr().err == "1:01 of 10:00  looking\n"

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from ridgeline.cli.trace_files import trace_files
+from ridgeline.cli.trace import trace_files
 
 
 def made(folder: Path, *names: str) -> Path:

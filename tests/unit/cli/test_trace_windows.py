@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.cli.trace_findings import drawn
+from ridgeline.cli.trace import diagnose_trace
 from ridgeline.diagnosis.build_case import as_studied, case_of_trace
 from ridgeline.diagnosis.recorded_run import Attempts
 from ridgeline.records.trace import TraceStudy
@@ -50,7 +50,9 @@ def test_findings_that_cover_another_window_say_so(
     tmp_path: Path, lead: int, differs: bool
 ) -> None:
     trace, study = studied(starved(lead), tmp_path)
-    found = drawn(study, (trace,), (tmp_path / "made.json",), None, False, lambda text: None)
+    found = diagnose_trace(
+        study, (trace,), (tmp_path / "made.json",), None, False, lambda text: None
+    )
     assert not found.problems
     assert bool(found.basis) == differs
 
