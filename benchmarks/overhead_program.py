@@ -131,7 +131,7 @@ def switch(on: bool) -> None:
     if on:
         seams.put_on()
     else:
-        seams.take_off(False, False)
+        seams.take_off(False, False, False)
         seams._put.clear()
 
 

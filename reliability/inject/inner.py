@@ -9,10 +9,12 @@ from types import FunctionType
 
 from faults import hit
 
-ENTRANCES = ("_begins", "_ends", "_seen", "said_step", "farewell", "forked", "put_on", "take_off")
+ENTRANCES = (
+    "_begins", "_ends", "_seen", "user_ended_step", "farewell", "forked", "put_on", "take_off",
+)  # fmt: skip
 LEFT_ALONE = (
-    "__getattr__", "__getattribute__", "__del__", "__exit__", "__enter__", "_broke", "fault",
-    "_mine", "_wake", "_stop_if_due", "_leave",
+    "__getattr__", "__getattribute__", "__del__", "__exit__", "__enter__", "_note_fault", "fault",
+    "_is_training_thread", "_wake", "_stop_if_due", "_leave",
 )  # fmt: skip
 """The last four and the handling of faults itself do nothing that can fail."""
 

@@ -143,7 +143,7 @@ def steps_file(folder: Path) -> list[str]:
 from pathlib import Path
 from ridgeline.harness.capture import recording
 from ridgeline.records.run import Step
-recording.MOST_ROWS = 20_000
+recording.MAX_ROWS = 20_000
 made = recording.Journal(Path("."), 0)
 for i in range(30):
     made.add([Step(index=i * 1000 + k, start_ns=0, dur_ns=1) for k in range(1000)]); made.flush(i)
@@ -166,8 +166,8 @@ many = tuple(ProcessSample(pid=10**6 + k, rss_bytes=10**9, threads=9) for k in r
 for i in range(400): made.keep(Telemetry(at_ns=i, processes=many), i * 10**9)
 made.flush(10**12)
 size = Path("telemetry.jsonl").stat().st_size
-assert size <= watching.LARGEST_BYTES * {OVER}, size
-assert size >= watching.LARGEST_BYTES / 2 and made.problem, (size, made.problem)
+assert size <= watching.MAX_TELEMETRY_BYTES * {OVER}, size
+assert size >= watching.MAX_TELEMETRY_BYTES / 2 and made.problem, (size, made.problem)
 """,
     )
 
@@ -180,7 +180,7 @@ def samples_file(folder: Path) -> list[str]:
 import time
 from pathlib import Path
 from ridgeline.harness.capture import stack_sampling
-stack_sampling.MOST_BYTES = 20_000
+stack_sampling.MAX_FILE_BYTES = 20_000
 made = stack_sampling.Sampler(Path("."))
 made.start()
 end = time.monotonic() + 6

@@ -159,9 +159,9 @@ def command(
 
 def _run(given: Given, settings: Settings, runs_dir: Path | None, run_dir: Path | None) -> None:
     from ridgeline.cli.watcher import start_watcher
-    from ridgeline.harness.capture.launch import become
     from ridgeline.harness.capture.launch import command as program_command
     from ridgeline.harness.capture.launch import environment as recording_environment
+    from ridgeline.harness.capture.launch import replace_process
 
     words = program_command(given.kind, given.name, given.arguments)
     try:
@@ -171,9 +171,9 @@ def _run(given: Given, settings: Settings, runs_dir: Path | None, run_dir: Path 
         why = error.message if isinstance(error, RidgelineError) else ""
         why = why or (error.strerror if isinstance(error, OSError) else "") or repr(error)
         print(f"ridgeline: the program runs, but is not recorded: {why}", file=sys.stderr)
-        become(words)
+        replace_process(words)
     else:
-        become(words, recording_environment(directory.path, rank))
+        replace_process(words, recording_environment(directory.path, rank))
 
 
 def new_run(

@@ -54,10 +54,10 @@ def start_watcher(directory: RunDirectory, rank: int) -> None:
 
 
 def _live(directory: RunDirectory, rank: int, pid: int, lock: Lock) -> None:
-    from ridgeline.harness.capture.watching import Watched, deafen, watch
+    from ridgeline.harness.capture.watching import Watched, ignore_signals, watch
     from ridgeline.records.run_directory import started
 
-    deafen()
+    ignore_signals()
     _keep_stderr_only()
     program = Watched(pid, started(pid) or None)
     ending = watch(directory, rank, pid, program=program)

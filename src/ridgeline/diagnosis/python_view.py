@@ -364,7 +364,11 @@ def _owner(stacks: Iterable[Sequence[Frame]]) -> Callable[[str], bool]:
 def _is_users(file: str) -> bool:
     """Return whether a file is in no library. Torch's own sources, which may be a checkout, and
     what it generates are libraries too."""
-    return places.own(file) and "torchinductor_" not in file and not file.startswith(_torchs())
+    return (
+        places.is_user_file(file)
+        and "torchinductor_" not in file
+        and not file.startswith(_torchs())
+    )
 
 
 @cache

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ridgeline.fixes.program import Program
-from ridgeline.harness.capture.places import here
+from ridgeline.harness.capture.places import user_line
 from ridgeline.records.facts import Reason
 
 MIN_CLASSES = 8192
@@ -43,7 +43,7 @@ def replaced(
                 label_smoothing,
             )  # fmt: skip
         if len(seen) < _MAX_LOCATED_CALLS:
-            place = here()
+            place = user_line()
             if place not in seen:
                 program.did(fix, done(input), place)
             seen.append(place)

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ridgeline.harness.capture.places import here
+from ridgeline.harness.capture.places import user_line
 from ridgeline.records.facts import Place, Reason, because
 from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied, FixTarget, NotApplied
@@ -146,7 +146,7 @@ class Program:
             return
         if next(module.parameters(), None) is None:
             return  # a loss
-        model = Model(module, args, kwargs, here())
+        model = Model(module, args, kwargs, user_line())
         for fix, do in self._on_model:
             self._try(fix, do, model, model.place)
 
@@ -186,7 +186,7 @@ class Program:
             given = dict(bound.arguments)
             given.pop(next(iter(signature.parameters)))
             given.update(given.pop("kwargs", {}))
-            made = Made(kind.__name__, given, here())
+            made = Made(kind.__name__, given, user_line())
             for fix, do in doing:
                 self._try(fix, do, made, made.place)
             theirs(self_, **made.arguments)

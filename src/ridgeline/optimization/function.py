@@ -15,7 +15,7 @@ from ridgeline.fixes.catalog import whole_step_graph
 from ridgeline.fixes.fix import Registered, registered
 from ridgeline.harness.capture import live
 from ridgeline.harness.capture.seams import begin, end
-from ridgeline.harness.capture.tracing import held_back, pack
+from ridgeline.harness.capture.tracing import kineto_silenced, pack
 from ridgeline.integrations.run_lifecycle import begin_run
 from ridgeline.measure.clock import Deadline
 from ridgeline.optimization.agenda import SearchSettings
@@ -302,7 +302,7 @@ def _use_profiler_once(torch: Any) -> None:
         return
     with (
         contextlib.suppress(RuntimeError),
-        held_back(torch),
+        kineto_silenced(torch),
         profiler.profile(activities=[profiler.ProfilerActivity.CPU], with_stack=True),
     ):
         pass
@@ -325,7 +325,7 @@ def _record(torch: Any, subject: StepSubject, directory: RunDirectory, settings:
                 break
             subject.call(next(batches))
             if not subject.trains:
-                session.said_step()
+                session.user_ended_step()
         ended = ("finished", "")
     finally:
         batches.close()

@@ -259,7 +259,7 @@ class FunctionSession(TrialSession):
         if not trained.amount.samples:  # a step that was replayed calls no module
             trained.batch(amount(self._torch, batch))
         self._batch = NOTHING
-        self.said_step()
+        self.user_ended_step()
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:

@@ -24,7 +24,7 @@ from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from ridgeline.fixes.program import OPTIMIZERS
-from ridgeline.harness.capture.places import own
+from ridgeline.harness.capture.places import is_user_file
 from ridgeline.harness.trials.random_draws import RECURRENT
 
 MAX_OBJECTS = 200_000
@@ -177,7 +177,7 @@ class SavedState:
     def _function(self, function: FunctionType) -> list[Any]:
         # A function typed at a prompt has no file, and is the user's.
         theirs = function is self._step or function.__module__ == "__main__"
-        if not theirs and not own(function.__code__.co_filename):
+        if not theirs and not is_user_file(function.__code__.co_filename):
             return [getattr(function, "__wrapped__", None)]  # torch.no_grad() around a step
         code, names = function.__code__, function.__globals__
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
@@ -263,7 +263,7 @@ def _has_followed_state(torch: Any, value: Any) -> bool:
     if isinstance(value, kinds) or all(callable(getattr(kind, name, None)) for name in methods):
         return True
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return kind.__module__ == "__main__" or (file is not None and own(file))
+    return kind.__module__ == "__main__" or (file is not None and is_user_file(file))
 
 
 def _trains(torch: Any, value: Any) -> bool:

@@ -34,7 +34,7 @@ from ridgeline.records.run import (
 if TYPE_CHECKING:
     from ridgeline.records.run_summary import RunSummary
 
-LATELY_S = 120.0
+RECENT_WRITE_S = 120.0
 """Written to within this time, a run on another machine is running: telemetry comes ten times a
 second, and clocks of two machines differ by less."""
 
@@ -246,7 +246,7 @@ class RunDirectory:
             return False
         host = run.environment.host
         if host and host != os.uname().nodename:
-            return time.time() - self._last_written() < LATELY_S
+            return time.time() - self._last_written() < RECENT_WRITE_S
         return is_process_alive(run.pid, run.pid_started)
 
     def size(self) -> int:
@@ -305,11 +305,11 @@ def plain_files(folder: Path | str) -> Iterator[os.stat_result]:
 
 T = TypeVar("T")
 
-LONGEST_LINE = 16 << 20
+MAX_LINE_BYTES = 16 << 20
 """A step takes 0.3 kB, a second of sampled stacks at most some hundred."""
-MOST_BYTES = 128 << 20
+MAX_LINES_FILE_BYTES = 128 << 20
 """Of one file of lines, the first: 400,000 steps, and 4 times as much memory once decoded."""
-MOST_WHOLE = 64 << 20
+MAX_WHOLE_FILE_BYTES = 64 << 20
 
 
 class Lines(tuple[T, ...]):
@@ -335,13 +335,13 @@ class _Versioned(Struct):
     schema: int = SCHEMA
 
 
-def read_lines(path: Path, kind: type[T], most: int = MOST_BYTES) -> Lines[T]:
+def read_lines(path: Path, kind: type[T], most: int = MAX_LINES_FILE_BYTES) -> Lines[T]:
     """Every line of `path` that holds a `kind`; none where there is no such file."""
     decoder = msgspec.json.Decoder(kind)
     items: list[T] = []
     damaged = 0
     try:
-        with opened(path) as file:
+        with open_plain_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             for line, ended in _lines(file, most):
                 try:
@@ -359,14 +359,16 @@ def read_whole(path: Path, kind: type[T]) -> T:
     """The record in `path`. FileNotFoundError where there is none; a newer schema, damage, and
     what is no file at all are a sentence."""
     try:
-        with opened(path) as file:
-            data = file.read(MOST_WHOLE + 1)
+        with open_plain_file(path) as file:
+            data = file.read(MAX_WHOLE_FILE_BYTES + 1)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise RidgelineError(f"{path} cannot be read: {error.strerror or error}") from error
-    if len(data) > MOST_WHOLE:
-        raise RidgelineError(f"{path} is damaged: it is larger than {MOST_WHOLE >> 20} MiB")
+    if len(data) > MAX_WHOLE_FILE_BYTES:
+        raise RidgelineError(
+            f"{path} is damaged: it is larger than {MAX_WHOLE_FILE_BYTES >> 20} MiB"
+        )
     if not data.strip():
         raise RidgelineError(f"{path} is damaged: it is empty")
     refuse_newer(path, data, newest_schema(kind))
@@ -394,7 +396,7 @@ def refuse_newer(path: Path, data: bytes, newest: int = SCHEMA) -> None:
         )
 
 
-def opened(path: Path) -> IO[bytes]:
+def open_plain_file(path: Path) -> IO[bytes]:
     """`path` for reading, where it is a plain file: no link is followed, no pipe waited for."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -412,10 +414,10 @@ def _lines(file: IO[bytes], most: int) -> Iterator[tuple[bytes, bool]]:
     """(line, whether its end was seen), blank ones left out; of one that is too long, a stub that
     cannot be decoded."""
     left, long = most, False
-    while left > 0 and (line := file.readline(min(left, LONGEST_LINE))):
+    while left > 0 and (line := file.readline(min(left, MAX_LINE_BYTES))):
         left -= len(line)
         ended = line.endswith(b"\n")
-        part, long = long, not ended and len(line) == LONGEST_LINE
+        part, long = long, not ended and len(line) == MAX_LINE_BYTES
         if long or part:
             if ended or not long:
                 yield b"", True
@@ -425,7 +427,7 @@ def _lines(file: IO[bytes], most: int) -> Iterator[tuple[bytes, bool]]:
 
 def started(pid: int) -> float:
     """When process `pid` began, in the system's clock ticks; 0 where it is gone or not said."""
-    fields = _fields(pid)
+    fields = _stat_fields(pid)
     try:
         return float(fields[19]) if len(fields) > 19 else 0.0
     except ValueError:
@@ -436,14 +438,14 @@ def is_process_alive(pid: int, began: float) -> bool:
     """Whether the process that had this id and began then still runs. `began` 0: any of that id."""
     if pid <= 0:
         return False
-    fields = _fields(pid)
+    fields = _stat_fields(pid)
     if fields:
         # A zombie has ended: only its parent has not asked yet.
         return fields[0] not in ("Z", "X", "x") and (not began or started(pid) == began)
-    return not os.path.isdir("/proc/self") and _answers(pid)
+    return not os.path.isdir("/proc/self") and _is_id_taken(pid)
 
 
-def _fields(pid: int) -> list[str]:
+def _stat_fields(pid: int) -> list[str]:
     """Of /proc/<pid>/stat, from the state on; empty where there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -453,7 +455,7 @@ def _fields(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()  # the name before it may hold anything, spaces too
 
 
-def _answers(pid: int) -> bool:
+def _is_id_taken(pid: int) -> bool:
     """Without /proc: whether the id is taken."""
     try:
         os.kill(pid, 0)
@@ -475,7 +477,7 @@ def make_directory(root: Path, name: str, shared: bool) -> Path:
         _make_root(root)
         for number in range(1, 1000):
             path = root / (name if number == 1 else f"{name}-{number}")
-            if _made(path) or shared:
+            if _make_folder(path) or shared:
                 return path
     except OSError as error:
         raise RidgelineError(
@@ -516,13 +518,13 @@ def _make_root(root: Path) -> None:
     if (home.name, root.name) != (HOME, "runs"):
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         return
-    if _made(home):
+    if _make_folder(home):
         with contextlib.suppress(OSError), open(home / ".gitignore", "x") as file:
             file.write("*\n")
-    _made(root)
+    _make_folder(root)
 
 
-def _made(path: Path) -> bool:
+def _make_folder(path: Path) -> bool:
     """Whether `path` had to be made. What is there already must be a directory of this user, not a
     link: a folder that others can write to, or a repository, may hold one that leads elsewhere."""
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 LATEST = "latest"
-_MOST_NAMED = 5
+_MAX_LISTED_RUNS = 5
 
 
 class _Began(Struct):
@@ -85,8 +85,8 @@ def _at(path: Path) -> RunDirectory:
 
 
 def _names(runs: Sequence[RunDirectory]) -> str:
-    more = len(runs) - _MOST_NAMED
-    named = ", ".join(run.name for run in runs[:_MOST_NAMED])
+    more = len(runs) - _MAX_LISTED_RUNS
+    named = ", ".join(run.name for run in runs[:_MAX_LISTED_RUNS])
     return f"{named} and {more} more" if more > 0 else named
 
 

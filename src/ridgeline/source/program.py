@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.harness.capture.places import own as is_users
+from ridgeline.harness.capture.places import is_user_file
 from ridgeline.source.bindings import bindings
 from ridgeline.source.file import calls_in, dotted_name, names_in, parsed, targets_of, text_of
 
@@ -160,7 +160,7 @@ def _file_of(parts: Sequence[str], folders: Sequence[Path]) -> tuple[Path, Path]
         place = folder.joinpath(*parts)
         modules = [place.with_name(f"{place.name}.py")] if parts else []
         for file in (place / "__init__.py", *modules):
-            if file.is_file() and is_users(str(file)):
+            if file.is_file() and is_user_file(str(file)):
                 return file, folder
     return None
 

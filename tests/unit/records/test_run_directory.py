@@ -201,7 +201,7 @@ def test_damaged_lines_are_skipped_and_counted(run: RunDirectory) -> None:
 def test_a_line_too_long_costs_that_line(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_directory, "LONGEST_LINE", 200)
+    monkeypatch.setattr(run_directory, "MAX_LINE_BYTES", 200)
     for length in (199, 200, 201, 400, 401, 1000):
         long = b'"' + b"x" * (length - 3) + b'"\n'
         run.steps_file().write_bytes(line(step(0)) + long + line(step(1)))

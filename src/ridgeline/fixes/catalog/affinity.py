@@ -7,7 +7,7 @@ from typing import Any
 
 from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Made, Model, Program
-from ridgeline.harness.capture.places import here
+from ridgeline.harness.capture.places import user_line
 from ridgeline.records.edit import Edit, Import, Insert, Top
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
@@ -58,7 +58,7 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
     def sched_setaffinity(pid: int, mask: Any) -> None:
         theirs(pid, mask)
         if pid in (0, main) and os.getpid() == main:  # a worker's own is the program's choice
-            release(here())
+            release(user_line())
 
     def at_loader(made: Made) -> None:
         release()

@@ -9,7 +9,7 @@ from ridgeline.fixes.model_edits import Facts, after_made
 from ridgeline.fixes.model_forward import Forward, wrap_forward
 from ridgeline.fixes.program import Model, Program
 from ridgeline.fixes.repeated_blocks import repeated_blocks
-from ridgeline.harness.capture.places import here
+from ridgeline.harness.capture.places import user_line
 from ridgeline.records.edit import Edit, Import, Replace
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
@@ -64,7 +64,7 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
 
         def locate() -> None:
             if not located:
-                located.append(here())
+                located.append(user_line())
                 program.did(FIX.id, because(Done.CHECKPOINT_CALL, block=block_class), located[0])
 
         for block in chosen:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ridgeline.fixes.fix import Fix, Source, speedup_without
 from ridgeline.fixes.program import Program
-from ridgeline.harness.capture.places import here
+from ridgeline.harness.capture.places import user_line
 from ridgeline.records.edit import Edit, Keyword, Replace
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
@@ -67,7 +67,7 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
     def note(call: str) -> None:
         nonlocal copies
         copies += 1
-        place = here() if copies <= MAX_LOCATED_COPIES else ""
+        place = user_line() if copies <= MAX_LOCATED_COPIES else ""
         if copies == 1 or (place and place not in seen):
             seen.add(place)
             done = because(Done.OPTION, call=call, option="non_blocking", value=True)

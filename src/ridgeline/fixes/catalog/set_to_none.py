@@ -15,7 +15,7 @@ from typing import Any
 from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.model_edits import keyword_edits
 from ridgeline.fixes.program import Program
-from ridgeline.harness.capture.places import here
+from ridgeline.harness.capture.places import user_line
 from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
@@ -96,7 +96,7 @@ class Dropping:
 
     def _drops(self, owner: Any) -> None:
         if self._held < MIN_UPDATES:
-            self._places[here()] = None
+            self._places[user_line()] = None
             reason = because(Skip.TOO_FEW_UPDATES, min_updates=MIN_UPDATES)
             self._program.found_nothing(FIX.id, reason)
         if hasattr(owner, "param_groups"):

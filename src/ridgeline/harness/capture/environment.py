@@ -19,7 +19,7 @@ from pathlib import Path
 from ridgeline.machine import processor
 from ridgeline.records.run import Environment, Git
 
-_TEXT = """
+_RECORDED_NAMES = """
 CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_LAUNCH_BLOCKING CUDA_DEVICE_MAX_CONNECTIONS
 CUDA_MODULE_LOADING CUDA_CACHE_DISABLE CUDA_CACHE_MAXSIZE CUDA_AUTO_BOOST
 CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUBLAS_WORKSPACE_CONFIG CUBLASLT_WORKSPACE_SIZE
@@ -68,7 +68,7 @@ SLURM_MEM_PER_NODE SLURM_CPU_BIND_TYPE PYTHONHASHSEED PYTHONMALLOC PYTHONOPTIMIZ
 PYTHONUNBUFFERED PYTHONFAULTHANDLER PYTHONASYNCIODEBUG PYTHONTRACEMALLOC PYTHONNODEBUGRANGES
 PYTHON_GIL PYTHON_JIT
 """
-RECORDED = tuple(_TEXT.split())
+RECORDED_VARIABLES = tuple(_RECORDED_NAMES.split())
 
 
 PACKAGES = frozenset({
@@ -85,8 +85,8 @@ PACKAGES = frozenset({
     "jax", "tensorflow", "wandb", "tensorboard", "mlflow", "hydra-core", "ray", "ridgeline",
 })  # fmt: skip
 """Those that decide speed or do a training program's work; and every nvidia-*."""
-LONGEST_VALUE = 300
-GIT_SECONDS = 1.0
+MAX_VALUE_CHARS = 300
+GIT_TIMEOUT_S = 1.0
 """A tree of 100,000 files on a slow disk takes longer; then it is said that nobody looked."""
 
 # No prompt, no lock, no fetch of a partial clone, no program that the repository's settings name.
@@ -101,11 +101,11 @@ def environment(directory: Path, path: Iterable[str] | None = None) -> Environme
     `path`, this interpreter's own where None."""
     system = os.uname()
     return Environment(
-        directory=homely(str(directory.absolute())),
+        directory=with_tilde(str(directory.absolute())),
         host=system.nodename,
         system=f"{system.sysname} {system.release} {system.machine}",
         python=".".join(map(str, sys.version_info[:3])),
-        executable=homely(sys.executable or ""),
+        executable=with_tilde(sys.executable or ""),
         git=git(directory),
         packages=packages(sys.path if path is None else path),
         variables=variables(os.environ),
@@ -117,7 +117,7 @@ def environment(directory: Path, path: Iterable[str] | None = None) -> Environme
 def variables(present: Mapping[str, str]) -> dict[str, str]:
     """Those of the allow list that are set; a value that is long, or looks like a secret all the
     same, is hidden."""
-    return {name: _harmless(present[name]) for name in RECORDED if name in present}
+    return {name: _recordable(present[name]) for name in RECORDED_VARIABLES if name in present}
 
 
 def packages(path: Iterable[str]) -> dict[str, str]:
@@ -131,9 +131,9 @@ def packages(path: Iterable[str]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def git(directory: Path, seconds: float = GIT_SECONDS) -> Git | None:
+def git(directory: Path, seconds: float = GIT_TIMEOUT_S) -> Git | None:
     """None where there is no repository, no git, or one that belongs to somebody else."""
-    said = _asked(directory, seconds, "status", "--porcelain=v2", "--branch",
+    said = _git_output(directory, seconds, "status", "--porcelain=v2", "--branch",
                   "--untracked-files=no", "--ignore-submodules=all")  # fmt: skip
     if said is not None:
         lines = said.splitlines()
@@ -144,14 +144,14 @@ def git(directory: Path, seconds: float = GIT_SECONDS) -> Git | None:
             branch="" if branch == "(detached)" else branch,
             dirty=any(not line.startswith("#") for line in lines),
         )
-    said = _asked(directory, seconds, "rev-parse", "HEAD", "--abbrev-ref", "HEAD")
+    said = _git_output(directory, seconds, "rev-parse", "HEAD", "--abbrev-ref", "HEAD")
     if not said:
         return None
     commit, _, branch = said.strip().partition("\n")
     return Git(commit=commit, branch="" if branch == "HEAD" else branch, looked=False)
 
 
-def homely(path: str) -> str:
+def with_tilde(path: str) -> str:
     """With ~ for the user's own directory: a run that is shown around names nobody."""
     home = os.environ.get("HOME", "").rstrip("/")
     if home and (path == home or path.startswith(f"{home}/")):
@@ -159,9 +159,9 @@ def homely(path: str) -> str:
     return path
 
 
-def _harmless(value: str) -> str:
-    strange = len(value) > LONGEST_VALUE or not value.isprintable() or looks_secret(value)
-    return HIDDEN if strange else homely(value)
+def _recordable(value: str) -> str:
+    strange = len(value) > MAX_VALUE_CHARS or not value.isprintable() or looks_secret(value)
+    return HIDDEN if strange else with_tilde(value)
 
 
 def _package(entry: str) -> tuple[str, str] | None:
@@ -176,7 +176,7 @@ def _package(entry: str) -> tuple[str, str] | None:
     return (name, version) if wanted and version and len(version) < 80 else None
 
 
-def _asked(directory: Path, seconds: float, *question: str) -> str | None:
+def _git_output(directory: Path, seconds: float, *question: str) -> str | None:
     """git's answer, or None. In a group of its own, so that a filter it started ends with it."""
     try:
         process = subprocess.Popen(
@@ -211,33 +211,33 @@ def _set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_SECRET = _set(
+_SECRET_WORDS = _set(
     "password passwords passwd pwd passphrase passcode secret secrets apikey apikeys token "
     "credential credentials creds authorization bearer jwt cookie cookies dsn otp webhook sas "
     "pass pat accesskey secretkey authtoken accesstoken privatekey userpass connectionstring netrc"
 )
-_KEYS_OF = _set(
+_SECRET_KEY_KINDS = _set(
     "api secret access private account license signing encryption encrypt auth storage "
     "subscription master ssh deploy service client shared consumer wandb hf openai aws azure gcp "
     "google anthropic comet neptune mlflow clearml kaggle replicate cohere mistral"
 )
 """Before `key` or `keys`: a secret one."""
-_MODELS = _set(
+_MODEL_WORDS = _set(
     "pad padding eos bos unk mask masked sep cls special stop image audio video start end per max "
     "min num n new next prefix class first last mean avg total target source prompt bot eot eod "
     "begin decoder encoder every each by single two multi forward backward one second"
 )
 """Before `token` or `pass`: a model's, not a person's."""
-_ABOUT = _set(
+_PROPERTY_WORDS = _set(
     "file files path dir directory folder env var name names type types len length size count "
     "limit dim dims dimension ratio rate min max num prob probability budget strategy idx index "
     "level policy provider backend expiry ttl timeout through"
 )
 """After any of them: something about it, not the thing itself."""
-_WEAK = _set("key keys token tokens auth session login pin sid signature")
-_SEVERAL = _set("passwords secrets apikeys credentials creds cookies keys tokens")
-_HASHES = _set("commit sha rev revision hash digest checksum md uuid")
-_ENDINGS = ("password", "passwd", "apikey", "secret", "passphrase")
+_POSSIBLY_SECRET_WORDS = _set("key keys token tokens auth session login pin sid signature")
+_PLURAL_SECRETS = _set("passwords secrets apikeys credentials creds cookies keys tokens")
+_HASH_WORDS = _set("commit sha rev revision hash digest checksum md uuid")
+_SECRET_ENDINGS = ("password", "passwd", "apikey", "secret", "passphrase")
 
 
 @lru_cache(maxsize=512)
@@ -251,38 +251,40 @@ def is_secret(name: str) -> bool:
     found = words(name)
     for at, word in enumerate(found):
         before, after = found[at - 1] if at else "", found[at + 1 :]
-        if _ABOUT.intersection(after):
+        if _PROPERTY_WORDS.intersection(after):
             continue
-        if word in ("token", "pass") and (before in _MODELS or "".join(after).isalpha()):
+        if word in ("token", "pass") and (before in _MODEL_WORDS or "".join(after).isalpha()):
             continue  # --pad-token, --token-mixer
-        if word in _SECRET or (word in ("key", "keys") and before in _KEYS_OF):
+        if word in _SECRET_WORDS or (word in ("key", "keys") and before in _SECRET_KEY_KINDS):
             return True
         if word == "string" and before in ("connection", "conn"):
             return True
-    return "".join(found).endswith(_ENDINGS)
+    return "".join(found).endswith(_SECRET_ENDINGS)
 
 
 def may_be_secret(name: str) -> bool:
     """What goes by this name is one where nobody would have typed it: --key, --session."""
-    return not (_WEAK.isdisjoint(words(name)) or _ABOUT.intersection(words(name)))
+    return not (
+        _POSSIBLY_SECRET_WORDS.isdisjoint(words(name)) or _PROPERTY_WORDS.intersection(words(name))
+    )
 
 
 def takes_several(name: str) -> bool:
-    return not _SEVERAL.isdisjoint(words(name))
+    return not _PLURAL_SECRETS.isdisjoint(words(name))
 
 
 def is_hash(name: str) -> bool:
     """Forty hexadecimal digits are no key here: --revision."""
-    return not _HASHES.isdisjoint(words(name))
+    return not _HASH_WORDS.isdisjoint(words(name))
 
 
 HIDDEN = "‹hidden›"
-LOOKED_AT = 4096
-LONGEST = 2000
+MAX_SCANNED_CHARS = 4096
+MAX_KEPT_CHARS = 2000
 """Characters of one argument, looked at and kept: the patterns take time with the square of them,
 9 ms for as many as this. What begins among the kept is looked at to its end."""
 
-_MAKES = re.compile(
+_KEY_FORMATS = re.compile(
     r"""(?<![A-Za-z0-9])(?:
       hf_(?=[A-Za-z0-9]*[A-Z0-9])[A-Za-z0-9]{8,}
     | (?:sk|pk|rk)[-_](?=[\w-]*\d)[\w-]{12,}
@@ -310,11 +312,11 @@ _LOGINS = (
     re.compile(r"(\b(?:Bearer|Basic|Token|Digest)\s+)(?=\S*[\d=+/_-])[^\s\"',}]{6,}", re.I),
 )
 _NAME = re.compile(r"""(?<![\w.-])([A-Za-z_][\w.-]{0,80})["'\])]{0,3}\s{0,8}(?::=|[:=])\s{0,8}""")
-_OF_A_NAME = re.compile(
+_VALUE_OF_NAME = re.compile(
     r"""(["'])(?:(?!\1).)*\1?|\[[^\]]*\]?|(?:Bearer|Basic|Token)\s+[^\s"',}]+|[^\s"',;&}\])]+""",
     re.I | re.S,
 )
-_DRAWN = (
+_RANDOM_TEXT = (
     (re.compile(r"(?<![\w/+.=-])[A-Za-z0-9/+]{40}(?![\w/+.=-])"), 0.25),
     (re.compile(r"[A-Za-z0-9+=]{20,}"), 0.35),
     (re.compile(r"[A-Za-z0-9_-]{32,}"), 0.45),
@@ -325,7 +327,7 @@ The first is one cloud's secret keys, which may hold slashes."""
 _HEX = re.compile(r"(?<![\w/-])(?:[0-9a-fA-F]{32}|[0-9a-fA-F]{40}|[0-9a-fA-F]{64})(?![\w/-]|\.\w)")
 _NUMBER = re.compile(r"[+-]?\d{1,15}(?:\.\d*)?(?:e[+-]?\d+)?", re.I)
 _ASSIGNED = re.compile(r"([-+~]*[A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
-_BETWEEN = re.compile(r"[\s,/._:|-]+")
+_SEPARATORS = re.compile(r"[\s,/._:|-]+")
 
 
 def redacted(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -334,7 +336,7 @@ def redacted(arguments: Sequence[str]) -> tuple[str, ...]:
     name = ""  # the option whose value comes next
     for argument in arguments:
         option = len(argument) > 1 and argument[0] == "-" and not _NUMBER.fullmatch(argument)
-        kept.append(_cut(_value("" if option else name, argument[:LOOKED_AT]), argument))
+        kept.append(_cut(_value("" if option else name, argument[:MAX_SCANNED_CHARS]), argument))
         if option:
             name = "" if "=" in argument else argument
         elif not takes_several(name):
@@ -345,17 +347,19 @@ def redacted(arguments: Sequence[str]) -> tuple[str, ...]:
 def redacted_text(text: str) -> str:
     """Code, or an exception's words: only what is quoted or looks like a key is hidden, because
     `token = tokenizer(x)` is a program and no secret."""
-    return _cut(_by_looks(_by_names(text[:LOOKED_AT], quoted=True)), text)
+    return _cut(_hide_by_look(_hide_by_name(text[:MAX_SCANNED_CHARS], quoted=True)), text)
 
 
 def _cut(kept: str, whole: str) -> str:
-    most = LONGEST if len(whole) <= LOOKED_AT else min(LONGEST, len(kept) // 2)
+    most = (
+        MAX_KEPT_CHARS if len(whole) <= MAX_SCANNED_CHARS else min(MAX_KEPT_CHARS, len(kept) // 2)
+    )
     return kept if len(kept) <= most else f"{kept[:most]}… ({len(whole):,} characters)"
 
 
 def looks_secret(text: str) -> bool:
     """Whether a value gives itself away, whatever it is called."""
-    return _by_looks(text[:LOOKED_AT]) != text[:LOOKED_AT]
+    return _hide_by_look(text[:MAX_SCANNED_CHARS]) != text[:MAX_SCANNED_CHARS]
 
 
 def _value(name: str, value: str) -> str:
@@ -364,30 +368,30 @@ def _value(name: str, value: str) -> str:
         return HIDDEN if value else value
     if name in ("-u", "--user", "--login") and ":" in value:
         return f"{value.partition(':')[0]}:{HIDDEN}"
-    if may_be_secret(name) and not _typed(value):
+    if may_be_secret(name) and not _looks_typed(value):
         return HIDDEN
     assigned = _ASSIGNED.fullmatch(value)  # --name=value, NAME=value as Hydra and env take it
     if assigned is not None:
         return f"{assigned[1]}={_value(assigned[1], assigned[2])}"
-    return _by_looks(_by_names(value), is_hash(name))
+    return _hide_by_look(_hide_by_name(value), is_hash(name))
 
 
-def _typed(value: str) -> bool:
+def _looks_typed(value: str) -> bool:
     """A number, a word, a path, a list of such: what people write by hand."""
-    parts = _BETWEEN.split(value)
+    parts = _SEPARATORS.split(value)
     return bool(_NUMBER.fullmatch(value)) or all(
         part.isalpha() or part.isdigit() or len(part) < 8 for part in parts
     )
 
 
-def _by_names(text: str, quoted: bool = False) -> str:
+def _hide_by_name(text: str, quoted: bool = False) -> str:
     """`text` with the values of fields that are named like a secret replaced; `quoted`: of those
     the strings only."""
     kept, at = [], 0
     while (name := _NAME.search(text, at)) is not None:
         kept.append(text[at : name.end()])
         at = name.end()
-        value = _OF_A_NAME.match(text, at) if is_secret(name[1]) else None
+        value = _VALUE_OF_NAME.match(text, at) if is_secret(name[1]) else None
         if value is None or (quoted and (value[1] is None or len(value[0]) < 3)):
             continue
         quote = value[1] or ""
@@ -396,19 +400,19 @@ def _by_names(text: str, quoted: bool = False) -> str:
     return "".join((*kept, text[at:]))
 
 
-def _by_looks(text: str, hashes: bool = False) -> str:
+def _hide_by_look(text: str, hashes: bool = False) -> str:
     """`text` with what looks like a secret by itself replaced."""
     if len(text) < 6:
         return text
-    text = _MAKES.sub(HIDDEN, _PEM.sub(HIDDEN, text))
+    text = _KEY_FORMATS.sub(HIDDEN, _PEM.sub(HIDDEN, text))
     for login in _LOGINS:
         text = login.sub(_HIDE, text)
-    for pattern, least in _DRAWN:
-        text = pattern.sub(partial(_if_drawn, least=least), text)
+    for pattern, least in _RANDOM_TEXT:
+        text = pattern.sub(partial(_hidden_if_random, least=least), text)
     return text if hashes else _HEX.sub(HIDDEN, text)
 
 
-def _if_drawn(found: "re.Match[str]", least: float) -> str:
+def _hidden_if_random(found: "re.Match[str]", least: float) -> str:
     """Letters of both cases and digits, changing kind all the time: drawn, not written."""
     kinds = [_kind(character) for character in found[0] if character not in "-_"]
     changes = sum(a != b for a, b in pairwise(kinds))

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ridgeline.harness.capture.places import frames_here, here, own
+from ridgeline.harness.capture.places import is_user_file, user_functions, user_line
 from ridgeline.records.run import ChildrenSeen, LoaderSeen, ModuleSeen, OptimizerSeen
 
 MAX_STEPS = 16
@@ -133,9 +133,9 @@ class GradientClearing:
         return next((p for p in plain[:4] if not p.grad.is_cpu or bool(p.grad.any())), None)
 
 
-MOST = 64
-_MOST_BEGUN = 256
-_MAX_MADE = 256
+MAX_KNOWN = 64
+_MAX_RECORDED_STARTS = 256
+_MAX_LOADER_LINES = 256
 _MAX_FRAMES = 4
 _WRAPPERS = ("_orig_mod", "module")
 _OPTIONS = ("foreach", "fused", "capturable", "differentiable", "lr")
@@ -172,7 +172,7 @@ class Roots:
         root = self._known.get(id(module))
         if root is None or root.kind is not type(module):  # an id used again
             root = self._meet(module)
-            if len(self._known) < MOST:
+            if len(self._known) < MAX_KNOWN:
                 self._known[id(module)] = root
         return root
 
@@ -196,7 +196,7 @@ class Roots:
             for root in self._known.values()
         )
 
-    def nothing_was_quiet(self) -> None:
+    def count_quiet_as_training(self) -> None:
         """What did not look like training was."""
         for root in self._known.values():
             root.calls, root.quiet_calls = root.calls + root.quiet_calls, 0
@@ -213,7 +213,7 @@ class Roots:
                 (
                     found
                     for name in _WRAPPERS
-                    if _wraps(type(inner).__name__)
+                    if _is_wrapper_name(type(inner).__name__)
                     and (found := inner.__dict__.get("_modules", {}).get(name)) is not None
                 ),
                 None,
@@ -226,7 +226,7 @@ class Roots:
         if any(base.__name__ == "FSDPModule" for base in kind.__mro__):  # fully_shard's
             wrappers.append("FSDPModule")
             kind = kind.__bases__[-1]
-        parameters = _parameters(inner)
+        parameters = _parameters_of(inner)
         first = parameters[0] if parameters else None
         device = str(first.device) if first is not None else ""
         return Root(
@@ -238,7 +238,7 @@ class Roots:
             device=device,
             cuda_index=first.device.index if first is not None and first.is_cuda else None,
             kind=type(module),
-            place=here(),
+            place=user_line(),
         )
 
     def describe(self, root: Root, args: Any, kwargs: Any) -> None:
@@ -259,8 +259,8 @@ class Optimizers:
 
     def stepped(self, optimizer: Any) -> None:
         key = id(optimizer)
-        if key not in self._known and len(self._known) < MOST:
-            self._known[key] = (type(optimizer).__name__, here(), _options(optimizer))
+        if key not in self._known and len(self._known) < MAX_KNOWN:
+            self._known[key] = (type(optimizer).__name__, user_line(), _options(optimizer))
         if key in self._known:
             self._steps[key] = self._steps.get(key, 0) + 1
 
@@ -298,8 +298,8 @@ class Loaders:
             key = id(loader.dataset) ^ id(loader._index_sampler)
         except AttributeError:
             return
-        if key in self._made or len(self._made) < _MAX_MADE:
-            self._made[key] = frames_here(_MAX_FRAMES)
+        if key in self._made or len(self._made) < _MAX_LOADER_LINES:
+            self._made[key] = user_functions(_MAX_FRAMES)
 
     @property
     def lines_made(self) -> tuple[str, ...]:
@@ -322,12 +322,12 @@ class Loaders:
         key = id(getattr(iterator, "_dataset", None)) ^ id(
             getattr(iterator, "_index_sampler", None)
         )
-        if key not in self._known and len(self._known) < MOST:
+        if key not in self._known and len(self._known) < MAX_KNOWN:
             self._known[key] = _loader(iterator)
         if key in self._known:
             self._batches[key] = self._batches.get(key, 0) + 1
             self._note_wait(key)
-            if len(self._unused) < MOST:
+            if len(self._unused) < MAX_KNOWN:
                 self._unused.append(key)
             # An iterator that is kept, with its workers, counts from nothing in each epoch too.
             if getattr(iterator, "_num_yielded", 0) == 1:
@@ -342,7 +342,7 @@ class Loaders:
             self._waited[key] = waited, worked
 
     @property
-    def by_the_program(self) -> bool:
+    def batches_made_here(self) -> bool:
         """Whether batches are made by the process that trains: some loader has no workers."""
         return any(
             not loader.workers and self._batches.get(key) for key, loader in self._known.items()
@@ -356,8 +356,8 @@ class Loaders:
                 loader,
                 batches=self._batches.get(key, 0),
                 epochs=len(self._begun.get(key, ())),
-                begun=tuple(self._begun.get(key, ())[:_MOST_BEGUN]),
-                worked=_worked(*self._waited.get(key, (0, 0))),
+                begun=tuple(self._begun.get(key, ())[:_MAX_RECORDED_STARTS]),
+                worked=_worked_share(*self._waited.get(key, (0, 0))),
                 training_batches=self._trained.get(key, 0),
                 made=self._made.get(key, ()),
             )
@@ -381,10 +381,10 @@ class Children:
             target = given[0]
         target = getattr(target, "func", target)  # functools.partial
         code = getattr(target, "__code__", None)
-        if code is None or not own(code.co_filename):
+        if code is None or not is_user_file(code.co_filename):
             return
         key = (code.co_name, f"{code.co_filename}:{code.co_firstlineno}")
-        if key in self._known or len(self._known) < MOST:
+        if key in self._known or len(self._known) < MAX_KNOWN:
             self._known[key] = self._known.get(key, 0) + 1
 
     def all(self) -> tuple[ChildrenSeen, ...]:
@@ -394,11 +394,11 @@ class Children:
         )
 
 
-def _worked(waited_ns: int, worked_ns: int) -> float | None:
+def _worked_share(waited_ns: int, worked_ns: int) -> float | None:
     return min(worked_ns / waited_ns, 1.0) if waited_ns else None
 
 
-def _parameters(module: Any) -> list[Any]:
+def _parameters_of(module: Any) -> list[Any]:
     """As `module.parameters()`, which calls what the user may have replaced and hashes modules."""
     found: dict[int, Any] = {}
     met, left = set(), [module]
@@ -437,7 +437,7 @@ def _length(sampler: Any, dataset: Any) -> int | None:
     return None
 
 
-def _wraps(name: str) -> bool:
+def _is_wrapper_name(name: str) -> bool:
     return name == "OptimizedModule" or "Parallel" in name or name.startswith("FSDP")
 
 
@@ -463,5 +463,5 @@ def _loader(iterator: Any) -> LoaderSeen:
         persistent_workers=bool(getattr(iterator, "_persistent_workers", False)),
         prefetch_factor=getattr(iterator, "_prefetch_factor", None),
         length=_length(sampler, getattr(iterator, "_dataset", None)),
-        place=here(),
+        place=user_line(),
     )

@@ -59,7 +59,7 @@ def environment(directory: Path, rank: int, begins: str = "") -> dict[str, str]:
     return own
 
 
-def become(arguments: Sequence[str], variables: dict[str, str] | None = None) -> None:
+def replace_process(arguments: Sequence[str], variables: dict[str, str] | None = None) -> None:
     """Does not return."""
     sys.stdout.flush()
     sys.stderr.flush()

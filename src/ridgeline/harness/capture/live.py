@@ -31,7 +31,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Listener(Protocol):
-    def said_step(self) -> None: ...
+    def user_ended_step(self) -> None: ...
     def region_begins(self, name: str) -> Any: ...
     def region_ends(self, token: Any) -> None: ...
 
@@ -43,7 +43,7 @@ listener: Listener | None = None
 def step() -> None:
     """An iteration of yours ends here. Once said, nothing else is taken for a step's end."""
     if listener is not None:
-        listener.said_step()
+        listener.user_ended_step()
 
 
 class region(contextlib.ContextDecorator):

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ridgeline.harness.capture.places import here, own, there
+from ridgeline.harness.capture.places import is_user_file, user_line, user_line_of_thread
 from ridgeline.harness.usercode.load import is_out_of_memory
 from ridgeline.machine.processor import memory_bytes
 from ridgeline.records.run import OutOfMemory, StepMemory
@@ -107,9 +107,9 @@ class MemoryReadings:
         )
 
 
-RING = 100_000
-MOST_ALIVE = 20
-MOST_SNAPSHOTS = 2
+MAX_HISTORY_ENTRIES = 100_000
+MAX_ALIVE_LINES = 20
+MAX_SNAPSHOTS = 2
 
 Where = Callable[[], tuple[int, str, int | None]]
 """The step and the phase the program is in, and the thread that trains: a backward runs out of
@@ -144,7 +144,7 @@ class MemoryHistory:
             enabled = getattr(self._torch._C, "_cuda_isHistoryEnabled", None)
             if enabled is None or not enabled():  # else the program records its own
                 self._torch.cuda.memory._record_memory_history(
-                    "all", context="alloc", stacks="python", max_entries=RING
+                    "all", context="alloc", stacks="python", max_entries=MAX_HISTORY_ENTRIES
                 )
                 self._recording = True
         except Exception as error:  # an allocator without history
@@ -173,7 +173,7 @@ class MemoryHistory:
         return target
 
     def _out_of_memory(self, device: int, asked: int, held: int, free: int) -> None:
-        if self._snapshots >= MOST_SNAPSHOTS:
+        if self._snapshots >= MAX_SNAPSHOTS:
             return
         self._snapshots += 1
         try:
@@ -200,7 +200,7 @@ class MemoryHistory:
             reserved_bytes=int(self._torch.cuda.memory_reserved(device)),
             step=step,
             phase=phase,
-            place=here() or there(thread),
+            place=user_line() or user_line_of_thread(thread),
             alive=alive(snapshot),
             snapshot=target.name if target.exists() else "",
         )
@@ -217,13 +217,13 @@ def alive(snapshot: Any) -> tuple[tuple[str, int, int], ...]:
             size, blocks = sums.get(place, (0, 0))
             sums[place] = (size + int(block.get("requested_size") or block["size"]), blocks + 1)
     ordered = sorted(sums.items(), key=lambda item: -item[1][0])
-    return tuple((place, size, blocks) for place, (size, blocks) in ordered[:MOST_ALIVE])
+    return tuple((place, size, blocks) for place, (size, blocks) in ordered[:MAX_ALIVE_LINES])
 
 
 def _allocated_at(frames: Any) -> str:
     for frame in frames:  # innermost first
         file = str(frame.get("filename", ""))
-        if file and not file.startswith("??") and own(file):
+        if file and not file.startswith("??") and is_user_file(file):
             return f"{file}:{frame.get('line', 0)}"
     return ""
 
@@ -231,7 +231,7 @@ def _allocated_at(frames: Any) -> str:
 _ASKED = re.compile(r"tried to allocate (\d+) bytes")
 
 
-def died_of(error: Any, step: int, phase: str) -> OutOfMemory | None:
+def host_memory_shortage(error: Any, step: int, phase: str) -> OutOfMemory | None:
     """Return a description of the shortage that `error` reports. Return None if it reports none, or
     one of a GPU."""
     import torch
@@ -278,7 +278,7 @@ def _raised_at(trace: TracebackType | None) -> str:
     found = ""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if own(file):
+        if is_user_file(file):
             found = f"{file}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found

@@ -16,7 +16,7 @@ from itertools import islice
 from statistics import median
 from time import perf_counter_ns
 
-from ridgeline.harness.capture.places import own_frames
+from ridgeline.harness.capture.places import user_frames
 from ridgeline.harness.capture.stack_sampling import block_signals
 from ridgeline.records.run import PauseSeen
 
@@ -155,7 +155,7 @@ class PauseWatch:
                 wait_s = max(left_ns / 1e9, MIN_SLEEP_S)
             else:
                 # A call that keeps the interpreter's lock is seen once, when it is over.
-                frames = tuple(islice(own_frames(sys._current_frames().get(thread)), MAX_FRAMES))
+                frames = tuple(islice(user_frames(sys._current_frames().get(thread)), MAX_FRAMES))
                 key = (index, phase, frames)
                 spent = now - max(looked_ns, began_ns)
                 if frames:

@@ -1,4 +1,4 @@
-"""The user's own line behind a call: the innermost frame that is in no library."""
+"""The user's own lines on a stack: the frames that belong to no library and not to us."""
 
 import os
 import sys
@@ -15,62 +15,60 @@ _LIBRARIES = tuple(
     }
 )
 _OURS = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir)) + os.sep
-_PACKAGED = ("site-packages", "dist-packages")
+_PACKAGE_FOLDERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+_MAX_KNOWN_FILES = 10_000
 _known: dict[str, bool] = {}
 
 
-def own(file: str) -> bool:
-    """Whether a file is the user's: in no library, and not ours."""
-    found = _known.get(file)
-    if found is None:
+def is_user_file(file: str) -> bool:
+    """Return whether a file is the user's: it belongs to no library, and not to us."""
+    known = _known.get(file)
+    if known is None:
         path = os.path.realpath(file)
         library = path.startswith((*_LIBRARIES, _OURS))
-        packaged = (
-            f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
-        )
-        found = not (
-            library or packaged or (file.startswith("<") and not file.startswith("<ipython"))
-        )
-        if len(_known) < 10_000:
-            _known[file] = found
-    return found
+        packaged = any(folder in path for folder in _PACKAGE_FOLDERS)
+        generated = file.startswith("<") and not file.startswith("<ipython")
+        known = not (library or packaged or generated)
+        if len(_known) < _MAX_KNOWN_FILES:
+            _known[file] = known
+    return known
 
 
-def here() -> str:
-    """file:line, or "" where no frame is the user's."""
+def user_line() -> str:
+    """Return file:line of the user's innermost frame, or "" if no frame is the user's."""
     return _innermost(sys._getframe(1))
 
 
-def function_here() -> str:
-    """Return file:line:function of the innermost frame of the user's, or "" if there is none."""
-    return next(own_frames(sys._getframe(1)), "")
+def user_line_of_thread(thread: int | None) -> str:
+    """Return file:line of the user's innermost frame in another thread, or ""."""
+    return _innermost(sys._current_frames().get(thread)) if thread is not None else ""
 
 
-def frames_here(most: int) -> tuple[str, ...]:
-    """Return up to `most` of the user's own functions that led here, innermost first."""
-    return tuple(islice(own_frames(sys._getframe(1)), most))
+def user_function() -> str:
+    """Return file:line:function of the user's innermost frame, or "" if no frame is the user's."""
+    return next(user_frames(sys._getframe(1)), "")
 
 
-def own_frames(frame: FrameType | None) -> Iterator[str]:
+def user_functions(max_count: int) -> tuple[str, ...]:
+    """Return up to `max_count` of the user's functions that led to the caller, innermost first."""
+    return tuple(islice(user_frames(sys._getframe(1)), max_count))
+
+
+def user_frames(frame: FrameType | None) -> Iterator[str]:
     """Yield the user's own functions on a stack, innermost first, as file:line:function."""
     while frame is not None:
         code = frame.f_code
-        if own(code.co_filename):
+        if is_user_file(code.co_filename):
             text = f"{code.co_filename[-1000:]}:{frame.f_lineno}:{code.co_qualname[-200:]}"
             # A file's name may hold bytes that are not text, which JSON cannot hold.
             yield text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
         frame = frame.f_back
 
 
-def there(thread: int | None) -> str:
-    """The same, of another thread."""
-    return _innermost(sys._current_frames().get(thread)) if thread is not None else ""
-
-
 def _innermost(frame: FrameType | None) -> str:
     while frame is not None:
         file = frame.f_code.co_filename
-        if own(file):
+        if is_user_file(file):
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return ""

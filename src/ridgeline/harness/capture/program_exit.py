@@ -20,7 +20,7 @@ from ridgeline.records.run import Capture, Status
 from ridgeline.records.run_directory import RunDirectory
 
 
-def remove_own() -> None:
+def remove_temporary_files() -> None:
     """Those of this process that are still held, by a `with` or a name."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
@@ -44,10 +44,10 @@ def _files() -> list[Any]:
     return [one.close for one in gc.get_objects() if type(one) is kind]
 
 
-PATIENCE_S = 120.0
+MAX_WATCHER_WAIT_S = 120.0
 """The longest wait for a watcher that shows signs of work: reading the trace of a large model takes
 half a minute. Without such a sign the program leaves after `lock.EXIT_WAIT_S`."""
-FOR_OTHER_RANKS_S = 0.5
+OTHER_RANKS_WAIT_S = 0.5
 """They may still be reading what this one sent for the same step."""
 
 
@@ -55,7 +55,7 @@ def farewell(directory: str, rank: str) -> None:
     """Write how the program ended, and wait for the watcher if that could be written.
 
     If it could not (the disk is full), the watcher waits for the program to be gone. Waiting for
-    the watcher would then last until `PATIENCE_S` are over."""
+    the watcher would then last until `MAX_WATCHER_WAIT_S` are over."""
     run = RunDirectory(Path(directory))
     ended, why = ending()
     if live.session is not None:
@@ -67,10 +67,10 @@ def farewell(directory: str, rank: str) -> None:
         run.write_whole(run.capture_file(int(rank)).name, msgspec.json.encode(capture))
         written = True
     if written:
-        wait_for(run.lock_file(int(rank)), PATIENCE_S)
+        wait_for(run.lock_file(int(rank)), MAX_WATCHER_WAIT_S)
 
 
-def at_once(run: RunDirectory, rank: int, world: int) -> None:
+def exit_at_once(run: RunDirectory, rank: int, world: int) -> None:
     """Does not return. A checkpoint in a `finally`, a handler of everything that is raised, a
     loop that goes on after any exception: none of them sees that it was ended."""
     try:
@@ -78,8 +78,8 @@ def at_once(run: RunDirectory, rank: int, world: int) -> None:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         if world > 1:
-            sleep(FOR_OTHER_RANKS_S)
-        remove_own()
+            sleep(OTHER_RANKS_WAIT_S)
+        remove_temporary_files()
     finally:
         os._exit(0)
 

@@ -23,7 +23,7 @@ from ridgeline.harness.capture.inventory import (
 )
 from ridgeline.harness.capture.memory_watch import MemoryReadings
 from ridgeline.harness.capture.pause_watch import PauseWatch
-from ridgeline.harness.capture.program_exit import at_once
+from ridgeline.harness.capture.program_exit import exit_at_once
 from ridgeline.harness.capture.recording import Compiling, Journal, Recording
 from ridgeline.harness.capture.step_boundaries import End, Stepping
 from ridgeline.harness.capture.step_counts import Counts, Draft, Drafts, Losses
@@ -41,15 +41,15 @@ from ridgeline.harness.capture.step_times import (
 )
 from ridgeline.records.run import Settings, Status, StepMemory, StepWindow, Window
 
-LEAST_SETTLE = 3
-MOST_SETTLE = 30
+MIN_SETTLE_STEPS = 3
+MAX_SETTLE_STEPS = 30
 """A program that compiles in every step never settles: that is a finding, and is timed as it is."""
-FIRST_LIGHT = 10
-FIRST_LIGHT_NS = 5_000_000_000
+MIN_LIGHT_STEPS = 10
+MAX_WAIT_FOR_TRACE_NS = 5_000_000_000
 """Ten steps of a minute each are not waited for."""
-LEAST_LIGHT_NS = 2_000_000_000
+MIN_LIGHT_NS = 2_000_000_000
 """Twenty looks of the telemetry, and forty steps of 50 ms."""
-LONG_LIGHT_NS = 30_000_000_000
+MAX_LIGHT_NS = 30_000_000_000
 """Steps this slow are timed well enough by fewer of them."""
 
 Order = Literal["", "light", "trace", "untrace", "alone"]
@@ -98,7 +98,7 @@ class Windows:
             self._light_ns += dur_ns
         order = self._next(opened)
         if order:
-            self._turn(order, index + 1, now_ns)
+            self._enter_window(order, index + 1, now_ns)
         return order
 
     def disturb(self) -> None:
@@ -124,21 +124,21 @@ class Windows:
         settings = self._settings
         if opened.kind == "settle":
             calm = opened.steps - max(self._compiled_at, 0) >= 2
-            ready = opened.steps >= LEAST_SETTLE and calm
-            return "light" if ready or opened.steps >= MOST_SETTLE else ""
+            ready = opened.steps >= MIN_SETTLE_STEPS and calm
+            return "light" if ready or opened.steps >= MAX_SETTLE_STEPS else ""
         if opened.kind == "traced":
             return "untrace" if opened.steps >= settings.trace_steps else ""
         if opened.kind == "light" and not self._traced:
-            slow = opened.steps >= LEAST_SETTLE and self._light_ns >= FIRST_LIGHT_NS
-            enough = opened.steps >= min(FIRST_LIGHT, settings.steps)
+            slow = opened.steps >= MIN_SETTLE_STEPS and self._light_ns >= MAX_WAIT_FOR_TRACE_NS
+            enough = opened.steps >= min(MIN_LIGHT_STEPS, settings.steps)
             return "trace" if enough or slow else ""
         if opened.kind == "light" and not settings.full:
-            enough = self._light_steps >= settings.steps and self._light_ns >= LEAST_LIGHT_NS
-            slow = self._light_steps >= FIRST_LIGHT and self._light_ns >= LONG_LIGHT_NS
+            enough = self._light_steps >= settings.steps and self._light_ns >= MIN_LIGHT_NS
+            slow = self._light_steps >= MIN_LIGHT_STEPS and self._light_ns >= MAX_LIGHT_NS
             return "alone" if enough or slow else ""
         return ""
 
-    def _turn(self, order: Order, first: int, now_ns: int) -> None:
+    def _enter_window(self, order: Order, first: int, now_ns: int) -> None:
         self._closed.append(self._shut(now_ns))
         if order == "trace":
             self._open = _Open("traced", first, now_ns)
@@ -160,11 +160,11 @@ class Windows:
         )
 
 
-FIRST_CLOSELY = 30
+MIN_DETAILED_STEPS = 30
 """Timed steps with every detail first: short programs have no others."""
-PAID_BY_NS = 100_000_000
+DETAIL_EVERY_NS = 100_000_000
 """One close look in so much time: with a quarter of a millisecond 0.25 % of it."""
-MOST = 32
+MAX_STEPS_PER_DETAILED = 32
 
 
 class Thinning:
@@ -177,9 +177,9 @@ class Thinning:
         """A timed step with every detail has ended."""
         self._seen += 1
         self._ns += dur_ns
-        if self._seen >= FIRST_CLOSELY:
+        if self._seen >= MIN_DETAILED_STEPS:
             mean = max(self._ns / self._seen, 1)
-            self.every = max(min(int(PAID_BY_NS / mean), MOST), 1)
+            self.every = max(min(int(DETAIL_EVERY_NS / mean), MAX_STEPS_PER_DETAILED), 1)
 
     def never(self) -> None:
         """Something needs every step: look at all of them again."""
@@ -228,7 +228,7 @@ class Progress:
         """Number of steps after the windows were over."""
         self.detailed = True
         """Whether the step in progress is looked at closely."""
-        self.needs_all = False
+        self.needs_every_step = False
         """The program does what can only be followed step by step."""
         self._thinning = Thinning()
         self.system = SystemTime(self.clock)
@@ -257,7 +257,7 @@ class Progress:
 
     def end_step(self, end: End) -> None:
         if end is End.EARLIER:
-            self._make_one()
+            self._merge_into_first()
             return
         compile_ns, trains = self.compiling.take(), self.stepping.trains
         start, dur, spent = self.timeline.cut()
@@ -269,7 +269,7 @@ class Progress:
         waited = spent[INPUT] if trains else spent[INPUT] + spent[QUIET_INPUT]
         self.recording.step(self.index, waited, dur)
         if end in (End.MERGE, End.DROP):
-            draft = self._begin_again(draft, end, start)
+            draft = self._restart(draft, end, start)
         draft.memory = self._readings.read_if_due(self._cuda, now)
         self._drafts.add(draft, self.stepping.uncertain)
         if self.timeline.mark is not None and self._marks is not None:
@@ -282,7 +282,7 @@ class Progress:
                 known = spent[INPUT] + spent[FORWARD] + spent[BACKWARD] + spent[OPTIMIZER]
                 self.pauses.step_ended(dur, dur - known)
         self._after_step(order, now)
-        self._look_closely_or_not()
+        self._choose_detail()
 
     def time_step(self) -> None:
         """A step that is only timed has ended."""
@@ -294,9 +294,9 @@ class Progress:
         if self.index % self._thinning.every == 0 or self._journal.due(now):
             self._settle_timed()
 
-    def look_at_all(self) -> None:
+    def detail_every_step(self) -> None:
         """From here on every step is looked at closely, the one in progress included."""
-        self.needs_all = True
+        self.needs_every_step = True
         if not self.detailed:
             self._settle_timed()
             self.detailed = True
@@ -312,11 +312,11 @@ class Progress:
             order = order or self._windows.step_done(index, start + dur, dur, False)
         self._timed.clear()
         self._after_step(order, self.timeline.start_ns)
-        self._look_closely_or_not()
+        self._choose_detail()
 
     def _after_step(self, order: Order, now: int) -> None:
         if order:
-            self._turn(order)
+            self._enter_window(order)
         elif self.recording.tracing.running:
             self.recording.tracing.step()
         if order or self._journal.due(now):
@@ -325,19 +325,19 @@ class Progress:
         if order:
             self.timeline.resume()
 
-    def _look_closely_or_not(self) -> None:
+    def _choose_detail(self) -> None:
         every = self._thinning.every
-        thin = every > 1 and self.index % every != 0 and not self.off and self._may_thin()
+        thin = every > 1 and self.index % every != 0 and not self.off and self._can_time_only()
         self.detailed = not thin
         if not self.off:
             self.gate.closed = thin
 
-    def _may_thin(self) -> bool:
+    def _can_time_only(self) -> bool:
         # On a device the marks of each phase are part of the step, and cost less of it.
-        plain = self._marks is None and not (self.needs_all or self.recording.scaler)
+        plain = self._marks is None and not (self.needs_every_step or self.recording.scaler)
         return plain and self.stepping.simple and not self.recording.tracing.running
 
-    def give_up_trace(self) -> None:
+    def yield_to_profiler(self) -> None:
         """The program starts a profiler of its own: ours makes room."""
         self._account.end()
         self.recording.trace_ends(keep=False)
@@ -351,7 +351,7 @@ class Progress:
         with contextlib.suppress(OSError):
             self._journal.directory.stopping_file.touch()
         if self._settings.at_once:
-            at_once(self._journal.directory, self._journal.rank, self._world)
+            exit_at_once(self._journal.directory, self._journal.rank, self._world)
 
     def farewell(self, ended: Status, why: str) -> bool:
         """Close everything of ours, and write all that is known. Return whether the last capture
@@ -390,16 +390,16 @@ class Progress:
         self.timeline.unwind()
         self.timeline.resume()
 
-    def _make_one(self) -> None:
+    def _merge_into_first(self) -> None:
         """All steps so far were one, and the one in progress is the second."""
         whole = self._drafts.whole
         if whole is not None:
-            first = self._begin_again(whole, End.PLAIN, whole.start_ns)
+            first = self._restart(whole, End.PLAIN, whole.start_ns)
             self._drafts.add(first, True)
             self._windows.step_done(0, self.timeline.start_ns, first.dur_ns, first.compile_ns > 0)
             self.index = 1
 
-    def _begin_again(self, draft: Draft, end: End, start: int) -> Draft:
+    def _restart(self, draft: Draft, end: End, start: int) -> Draft:
         if end is End.MERGE:
             draft = self._drafts.merged(draft)
         self._drafts.again()
@@ -415,14 +415,14 @@ class Progress:
         draft.index, draft.window = 0, "settle"
         return draft
 
-    def _turn(self, order: str) -> None:
+    def _enter_window(self, order: str) -> None:
         recording = self.recording
         self.system.end()
         self._account.end()
         recording.stop_sampling()  # what we do here is no line of the user's
         self.pauses.stop()  # a thread of ours would show in the trace
         if order == "light":
-            recording.settled()
+            recording.stop_memory_history()
         elif order == "trace":
             if recording.tracing.blocked():
                 recording.miss(PROFILES_ITSELF, "profiles-itself")
@@ -435,16 +435,16 @@ class Progress:
             recording.trace_ends()
             self._listen_to_device()
         elif order == "alone" and not self._settings.stop_after:
-            self._alone()
+            self._leave_alone()
         if not self.off:
             self._write_capture("running", "")
-            recording.sample(self.loaders.by_the_program)
+            recording.sample(self.loaders.batches_made_here)
             if order in ("light", "untrace"):
                 self.system.begin()
                 self.pauses.start()
             self._account.begin("traced" if recording.tracing.running else "light")
 
-    def _alone(self) -> None:
+    def _leave_alone(self) -> None:
         """The windows are over: the program runs on without us."""
         self._deliver(last=True)
         self._journal.flush(self.clock())

@@ -30,8 +30,8 @@ from ridgeline.records.run import (
 )
 from ridgeline.records.run_directory import RunDirectory
 
-FLUSH_NS = 1_000_000_000
-MOST_ROWS = 1_000_000
+FLUSH_INTERVAL_NS = 1_000_000_000
+MAX_ROWS = 1_000_000
 """About 300 MB of lines: only `--full` gets there, and it is said."""
 
 
@@ -46,15 +46,15 @@ class Journal:
         """Why nothing can be written any more."""
 
     def due(self, now_ns: int) -> bool:
-        return now_ns - self._flushed_ns >= FLUSH_NS
+        return now_ns - self._flushed_ns >= FLUSH_INTERVAL_NS
 
     def add(self, steps: list[Step]) -> None:
-        room = MOST_ROWS - self._written - len(self._rows)
+        room = MAX_ROWS - self._written - len(self._rows)
         self._rows.extend(steps[:room])
 
     @property
     def full(self) -> bool:
-        return self._written + len(self._rows) >= MOST_ROWS
+        return self._written + len(self._rows) >= MAX_ROWS
 
     def flush(self, now_ns: int) -> None:
         self._flushed_ns = now_ns
@@ -63,7 +63,7 @@ class Journal:
         encode = msgspec.json.Encoder().encode
         data = b"".join(encode(row) + b"\n" for row in self._rows)
         name = self.directory.steps_file(self.rank).name
-        if self.try_(lambda: self.directory.append(name, data)):
+        if self._try_write(lambda: self.directory.append(name, data)):
             self._written += len(self._rows)
         self._rows.clear()
 
@@ -72,15 +72,15 @@ class Journal:
         self._rows.clear()
         if self._written:
             name = self.directory.steps_file(self.rank).name
-            self.try_(lambda: self.directory.write_whole(name, b""))
+            self._try_write(lambda: self.directory.write_whole(name, b""))
             self._written = 0
 
     def capture(self, capture: Capture) -> bool:
         data = msgspec.json.encode(capture)
         name = self.directory.capture_file(self.rank).name
-        return self.try_(lambda: self.directory.write_whole(name, data), last=True)
+        return self._try_write(lambda: self.directory.write_whole(name, data), last=True)
 
-    def try_(self, write: Callable[[], object], last: bool = False) -> bool:
+    def _try_write(self, write: Callable[[], object], last: bool = False) -> bool:
         if self.broken and not last:
             return False
         try:
@@ -99,9 +99,9 @@ def read_flags(torch: Any, autocast: tuple[str, ...], scaler: bool) -> Flags:
         cuda=cuda,
         cudnn=str(backends.cudnn.version() or "") if cuda else "",
         # Reading allow_tf32 raises where a program mixes the old and the new way to set it.
-        matmul_tf32=_ask(lambda: bool(backends.cuda.matmul.allow_tf32)) if cuda else None,
-        cudnn_tf32=_ask(lambda: bool(backends.cudnn.allow_tf32)) if cuda else None,
-        matmul_precision=_ask(torch.get_float32_matmul_precision) or "",
+        matmul_tf32=_or_none(lambda: bool(backends.cuda.matmul.allow_tf32)) if cuda else None,
+        cudnn_tf32=_or_none(lambda: bool(backends.cudnn.allow_tf32)) if cuda else None,
+        matmul_precision=_or_none(torch.get_float32_matmul_precision) or "",
         cudnn_benchmark=bool(backends.cudnn.benchmark) if cuda else None,
         cudnn_deterministic=bool(backends.cudnn.deterministic) if cuda else None,
         deterministic=bool(torch.are_deterministic_algorithms_enabled()),
@@ -135,7 +135,7 @@ def describe_device(torch: Any, index: int | None) -> DeviceSeen:
     )
 
 
-def _ask(question: Any) -> Any:
+def _or_none(question: Any) -> Any:
     try:
         return question()
     except RuntimeError:
@@ -200,7 +200,7 @@ def _remember_caller(compilation: str) -> None:
     compile, while the user's frames are on the stack. The backward is compiled later, under the
     same number but from another caller, so the first line is kept."""
     if compilation and compilation not in _called_at and len(_called_at) < MAX_CALLERS:
-        _called_at[compilation] = places.here()
+        _called_at[compilation] = places.user_line()
 
 
 def compilations() -> tuple[Compilation, ...]:
@@ -242,7 +242,7 @@ def graph_breaks() -> dict[str, int]:
     }
 
 
-WAITING = 0.2
+MIN_LOADER_WAIT_SHARE = 0.2
 """Of the steps so far, in the loader: from here on a run looks for the line by itself."""
 
 
@@ -258,7 +258,7 @@ class Recording:
         self._trace_target = directory.path / f"trace-rank{rank}.json"
         self.tracing = Tracing(torch, self._trace_target, self.miss)
         self.memory = MemoryHistory(
-            torch, directory.memory_file(rank), where, self._ran_out, self.fault
+            torch, directory.memory_file(rank), where, self._note_shortage, self.fault
         )
         self._trace_file = ""
         self._memory_file = ""
@@ -281,7 +281,7 @@ class Recording:
         if sentence not in self._problems and len(self._problems) < 20:
             self._problems.append(sentence)
 
-    def settled(self) -> None:
+    def stop_memory_history(self) -> None:
         """The first timed step comes next."""
         with self._guarded("memory history"):
             written = self.memory.stop()
@@ -355,7 +355,7 @@ class Recording:
         time that a sample is paid with."""
         if self._sampler is not None or self.tracing.running:
             return
-        waits = makes_batches and self._input_ns >= WAITING * self._steps_ns > 0
+        waits = makes_batches and self._input_ns >= MIN_LOADER_WAIT_SHARE * self._steps_ns > 0
         if not (self._settings.python or waits):
             return
         with self._guarded("sampling"):
@@ -384,11 +384,13 @@ class Recording:
         out of memory, that is already known."""
         if self._out_of_memory is None:
             with self._guarded("out of memory"):
-                from ridgeline.harness.capture.memory_watch import died_of
+                from ridgeline.harness.capture.memory_watch import host_memory_shortage
 
-                self._out_of_memory = died_of(getattr(sys, "last_value", None), step, phase)
+                self._out_of_memory = host_memory_shortage(
+                    getattr(sys, "last_value", None), step, phase
+                )
 
-    def _ran_out(self, what: OutOfMemory) -> None:
+    def _note_shortage(self, what: OutOfMemory) -> None:
         self._out_of_memory = what
 
     def _guarded(self, where: str) -> "_Guarded":

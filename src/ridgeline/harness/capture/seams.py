@@ -118,7 +118,7 @@ class Seams:
         anchor = progress.stepping.anchor.who
         # Nothing is counted for compiled code, which is left alone, nor for an optimizer that calls
         # the step of its parent class, because hooks see two steps there.
-        counts = progress.stepping.mode == "optimizer" and not self._session.optimizers_nest
+        counts = progress.stepping.mode == "optimizer" and not self._session.has_nested_optimizers
 
         def count(optimizer: Any, *rest: Any) -> None:
             if id(optimizer) == anchor:

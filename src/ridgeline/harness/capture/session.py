@@ -14,15 +14,15 @@ from typing import Any
 
 from ridgeline.harness.capture import live
 from ridgeline.harness.capture.inventory import Root
-from ridgeline.harness.capture.places import function_here
+from ridgeline.harness.capture.places import user_function
 from ridgeline.harness.capture.progress import Progress
 from ridgeline.harness.capture.step_boundaries import Anchor, End
-from ridgeline.harness.capture.step_counts import NOTHING, Amount, Answered, amount
+from ridgeline.harness.capture.step_counts import NOTHING, Amount, BackwardReach, amount
 from ridgeline.harness.capture.step_times import BACKWARD, FORWARD, INPUT, OPTIMIZER, QUIET
 from ridgeline.harness.capture.tracing import end_without_kineto
 from ridgeline.records.run import Settings, Status
 
-MOST_FAULTS = 5
+MAX_FAULTS = 5
 """After so many faults of ours the seams go quiet for good."""
 
 
@@ -45,16 +45,16 @@ class Session:
         self._timeline = self.progress.timeline
         self._stepping = self.progress.stepping
         self._optimizer_depth = 0
-        self.optimizers_nest = False
+        self.has_nested_optimizers = False
         """Whether an optimizer's step called the step of its parent class: hooks see both."""
         self._in_backward = False
         self._ends_after_backward = End.NO
-        self._answered = Answered(torch)
+        self._reach = BackwardReach(torch)
         self._batch = NOTHING
         """Handed out and not yet given to a module."""
         self._handed: tuple[int, Any] = (0, None)
         """Its loader, and a weak reference to the iterator."""
-        self._followed = Followed(self._stepping.anchor)
+        self._followed = LiveOptimizers(self._stepping.anchor)
         self._eval_trains = self._eval_with_grad = self._train_mode_seen = False
         self._stopped = False
         self._faults = 0
@@ -62,7 +62,7 @@ class Session:
         self.progress.recording.memory.watch()
 
     def input_begins(self, iterator: Any) -> Any:
-        if self.progress.off or not self._mine():
+        if self.progress.off or not self._is_training_thread():
             return None
         try:
             if self._optimizer_depth:  # a step that raised never said that it ended
@@ -74,18 +74,18 @@ class Session:
             self._timeline.enter(INPUT)
             self.progress.loaders.asked()
         except Exception as error:
-            return self._broke("input", error)
+            return self._note_fault("input", error)
         return iterator
 
     def input_seen(self, iterator: Any, batch: Any) -> Any:
         try:
-            if not self.progress.off and self._mine():
+            if not self.progress.off and self._is_training_thread():
                 self.progress.loaders.handed_out(iterator, self.progress.index)
                 size = getattr(iterator._index_sampler, "batch_size", None)
                 known = size if type(size) is int else None
                 self._hand_out(iterator, amount(self._torch, batch, known))
         except Exception as error:
-            self._broke("input", error)
+            self._note_fault("input", error)
         return batch
 
     def input_ends(self, token: Any) -> None:
@@ -99,7 +99,7 @@ class Session:
         try:
             self.progress.loaders.made(loader)
         except Exception as error:
-            self._broke("loader", error)
+            self._note_fault("loader", error)
 
     def child_starts(self, process: Any) -> None:
         """Note that the program starts a process of its own."""
@@ -108,7 +108,7 @@ class Session:
         try:
             self.progress.children.started(process)
         except Exception as error:
-            self._broke("child", error)
+            self._note_fault("child", error)
 
     def call_begins(self, module: Any, args: Any, kwargs: Any) -> Any:
         if self.progress.off or self._jit_traces() is not None:
@@ -116,7 +116,7 @@ class Session:
         try:
             grad = self._torch.is_grad_enabled()
             training = grad and (module.training or self._eval_trains)
-            if not self._mine(trains=training):
+            if not self._is_training_thread(trains=training):
                 return None
             self.progress.compiling.watch()
             root = self.progress.roots.of(module)
@@ -133,7 +133,7 @@ class Session:
             self.gate.closed = True
             return (id(module), training, model, id(sys.exc_info()[1]))
         except Exception as error:
-            return self._broke("forward", error)
+            return self._note_fault("forward", error)
 
     def call_ends(self, token: Any) -> None:
         if token is None or self.progress.off:
@@ -144,37 +144,37 @@ class Session:
             who, training, model, handled = token  # it may stand in an `except` of the program
             if training:
                 raised = id(sys.exc_info()[1]) != handled  # its batch is spent, and no probe
-                self.progress.counts.trained.ends(0 if raised else self._answered.number())
+                self.progress.counts.trained.ends(0 if raised else self._reach.number())
             if model:
                 end = self._stepping.call_done(who, training)
                 if end is not End.NO:
                     self.progress.end_step(end)
         except Exception as error:
-            self._broke("forward", error)
+            self._note_fault("forward", error)
             return
         self._stop_if_due()
 
     def backward_begins(self, tensors: Any) -> Any:
-        if self.progress.off or not self._mine(trains=True):
+        if self.progress.off or not self._is_training_thread(trains=True):
             return None
         try:
             counts = self.progress.counts
             if self._eval_with_grad and not (self._train_mode_seen or self._eval_trains):
                 self._eval_trains = True  # a model fine-tuned in eval mode
-                counts.nothing_was_quiet()
-                self.progress.roots.nothing_was_quiet()
-                self._timeline.nothing_was_quiet()
+                counts.count_quiet_as_training()
+                self.progress.roots.count_quiet_as_training()
+                self._timeline.count_quiet_as_training()
             counts.backwards += 1
-            if self._may_look():
+            if self._can_run_operators():
                 self.progress.clearing.backward_begins()
-            counts.trained.backward(lambda calls: self._answered.by(tensors, calls))
+            counts.trained.backward(lambda calls: self._reach.by(tensors, calls))
             counts.loss, counts.loss_divisor = self.progress.losses.of_backward(
                 tensors, self._number
             )
             self._timeline.enter(BACKWARD)
             self._in_backward = self.gate.closed = True
         except Exception as error:
-            return self._broke("backward", error)
+            return self._note_fault("backward", error)
         return True
 
     def backward_ends(self, token: Any) -> None:
@@ -188,7 +188,7 @@ class Session:
             if later is not End.NO:
                 self.progress.end_step(later)
         except Exception as error:
-            self._broke("backward", error)
+            self._note_fault("backward", error)
             return
         if later is not End.NO:
             self._stop_if_due()
@@ -199,7 +199,7 @@ class Session:
             return
         if self.progress.off:
             self._wake()
-        if self.progress.off or not (self._in_backward or self._mine(trains=True)):
+        if self.progress.off or not (self._in_backward or self._is_training_thread(trains=True)):
             return
         try:
             self._optimizer_depth += 1
@@ -209,36 +209,36 @@ class Session:
                 if told is not None:
                     self.progress.counts.overflow = self._number(told)
         except Exception as error:
-            self._broke("optimizer", error)
+            self._note_fault("optimizer", error)
 
     def optimizer_ends(self, optimizer: Any, *rest: Any) -> None:
         if not self.progress.detailed and self._timed_only(optimizer):
             return
-        mine = not self.progress.off and (self._in_backward or self._mine())
+        mine = not self.progress.off and (self._in_backward or self._is_training_thread())
         if not mine or not self._optimizer_depth:
             return
         try:
             self._optimizer_depth -= 1
             if self._optimizer_depth:  # a subclass that calls its parent's step
-                self.optimizers_nest = True
+                self.has_nested_optimizers = True
                 return
             self._timeline.leave()
             self.progress.counts.optimizer_steps += 1
             self.progress.optimizers.stepped(optimizer)
-            if self._may_look():
+            if self._can_run_operators():
                 self.progress.clearing.stepped(optimizer)
             else:
                 self.progress.clearing.pass_over()
             end = self._stepped(optimizer)
             if self._in_backward:  # a profiler started or stopped inside a backward crashes
-                self.progress.needs_all = True
+                self.progress.needs_every_step = True
                 if end not in (End.NO, End.EARLIER) and self._ends_after_backward is End.NO:
                     self._ends_after_backward = end
                 return
             if end is not End.NO:
                 self.progress.end_step(end)
         except Exception as error:
-            self._broke("optimizer", error)
+            self._note_fault("optimizer", error)
             return
         self._stop_if_due()
 
@@ -249,12 +249,12 @@ class Session:
                 self._optimizer_depth -= 1
                 return True
             if id(optimizer) != self._stepping.anchor.who:
-                self.progress.look_at_all()
+                self.progress.detail_every_step()
                 return False
             self._optimizer_depth = 0
             self.progress.time_step()
         except Exception as error:
-            self._broke("optimizer", error)
+            self._note_fault("optimizer", error)
             return True
         self._stop_if_due()
         return True
@@ -262,12 +262,12 @@ class Session:
     def scale_begins(self, scaler: Any, outputs: Any) -> Any:
         """Note the loss that a gradient scaler is about to multiply: users know the loss before
         scaling."""
-        if self.progress.off or not self._mine(trains=True):
+        if self.progress.off or not self._is_training_thread(trains=True):
             return None
         try:
             self.progress.losses.before_scaling(outputs, self._number(outputs))
         except Exception as error:
-            return self._broke("scaler", error)
+            return self._note_fault("scaler", error)
         return True
 
     def scale_seen(self, scaler: Any, scaled: Any) -> Any:
@@ -275,11 +275,13 @@ class Session:
         return scaled
 
     def scaler_begins(self, scaler: Any, optimizer: Any) -> Any:
-        if self.progress.off or not self._mine(trains=True):
+        if self.progress.off or not self._is_training_thread(trains=True):
             return None
         self.progress.recording.scaler = True
-        if not self.progress.needs_all and getattr(optimizer, "_step_supports_amp_scaling", False):
-            self.progress.look_at_all()  # whether it skips is seen inside its step
+        if not self.progress.needs_every_step and getattr(
+            optimizer, "_step_supports_amp_scaling", False
+        ):
+            self.progress.detail_every_step()  # whether it skips is seen inside its step
         counts = self.progress.counts
         return (optimizer, counts, counts.optimizer_steps, self.progress.index)
 
@@ -295,17 +297,17 @@ class Session:
                 if end is not End.NO:
                     self.progress.end_step(end)
         except Exception as error:
-            self._broke("scaler", error)
+            self._note_fault("scaler", error)
             return
         self._stop_if_due()
 
     def zero_grad_begins(self, optimizer: Any) -> Any:
-        if self.progress.off or not self._mine():
+        if self.progress.off or not self._is_training_thread():
             return None
         try:
             self._timeline.enter(OPTIMIZER)
         except Exception as error:
-            return self._broke("zero_grad", error)
+            return self._note_fault("zero_grad", error)
         return True
 
     def zero_grad_ends(self, token: Any) -> None:
@@ -317,24 +319,24 @@ class Session:
             self.progress.pauses.stop()
             tracing = self.progress.recording.tracing
             if tracing.running and not tracing.starting:
-                self.progress.give_up_trace()
+                self.progress.yield_to_profiler()
         except Exception as error:
-            self._broke("profiler", error)
+            self._note_fault("profiler", error)
         return None
 
-    def said_step(self) -> None:
+    def user_ended_step(self) -> None:
         if self.progress.off:
             return
         try:
-            self.progress.look_at_all()
+            self.progress.detail_every_step()
             self.progress.end_step(self._stepping.said())
         except Exception as error:
-            self._broke("ridgeline.step", error)
+            self._note_fault("ridgeline.step", error)
             return
         self._stop_if_due()
 
     def region_begins(self, name: str) -> Any:
-        self.progress.look_at_all()
+        self.progress.detail_every_step()
         record = self._torch.profiler.record_function(name)
         record.__enter__()
         return (name, self.progress.clock(), record)
@@ -367,7 +369,7 @@ class Session:
         try:
             self._timeline.leave()
         except Exception as error:
-            self._broke(phase, error)
+            self._note_fault(phase, error)
 
     def _hand_out(self, iterator: Any, given: Amount) -> None:
         """With what was handed out and not used before, unless that was a probe: of an iterator of
@@ -388,7 +390,7 @@ class Session:
         self._followed.meet(optimizer)
         return self._stepping.optimizer_stepped(id(optimizer))
 
-    def _mine(self, trains: bool = False) -> bool:
+    def _is_training_thread(self, trains: bool = False) -> bool:
         """Whether this is the thread that trains: the first seen, until another one steps."""
         here, owner = get_ident(), self.progress.thread
         if owner == here:
@@ -411,7 +413,7 @@ class Session:
         if model and not (batch.samples or calls.fetched):  # no loader: what the module was given
             given = amount(self._torch, (*args, *kwargs.values()))
         if model or batch.samples:
-            calls.begins(who, given, batch, self._answered.number())
+            calls.begins(who, given, batch, self._reach.number())
         first = not root.calls and (training or not root.quiet_calls)
         if training:
             root.calls += 1
@@ -420,7 +422,7 @@ class Session:
         if first:
             self._first_call(root, args, kwargs)
         if not (training or root.evaluation_place):
-            root.evaluation_place = function_here()
+            root.evaluation_place = user_function()
 
     def _first_call(self, root: Root, args: Any, kwargs: Any) -> None:
         self.progress.roots.describe(root, args, kwargs)
@@ -431,7 +433,7 @@ class Session:
                 dtype = str(self._torch.get_autocast_dtype(kind)).removeprefix("torch.")
                 self.progress.recording.autocast.add(f"{kind} {dtype}")
 
-    def _may_look(self) -> bool:
+    def _can_run_operators(self) -> bool:
         """Return whether an operator of ours would go unnoticed: no trace and no dispatch mode
         would see it."""
         own = self._torch._C
@@ -450,7 +452,7 @@ class Session:
             return None  # a tensor of somebody's own kind
 
     def _wake(self) -> None:
-        if self._stepping.mode == "call" and self._faults < MOST_FAULTS and not self._stopped:
+        if self._stepping.mode == "call" and self._faults < MAX_FAULTS and not self._stopped:
             self.progress.wake()
 
     def _stop_if_due(self) -> None:
@@ -459,16 +461,16 @@ class Session:
             self.progress.stopping()
             raise StopAfter(0)
 
-    def _broke(self, where: str, error: Exception) -> None:
+    def _note_fault(self, where: str, error: Exception) -> None:
         """A fault of ours: the program must not notice."""
         self.progress.recording.fault(where, error)
         self._faults += 1
         self.gate.closed = False
-        if self._faults >= MOST_FAULTS:
+        if self._faults >= MAX_FAULTS:
             self.progress.stop()
 
 
-class Followed:
+class LiveOptimizers:
     def __init__(self, anchor: Anchor) -> None:
         self._anchor = anchor
         self._alive: dict[int, Any] = {}

@@ -22,46 +22,46 @@ import msgspec
 from ridgeline.harness.capture.watch_lock import EXIT_WAIT_S
 from ridgeline.records.run import CUT, DEEPEST, OTHERS, Sampled
 
-_PATIENCE_S = 0.0005
+_SWITCH_INTERVAL_S = 0.0005
 """How long the thread waits for the interpreter's lock before it is handed over. At Python's own
 5 ms a program that computes for 8 ms and sleeps for 2 was seen asleep in 70 % of the samples: the
 lock came free by itself, at the sleep, before the wait was over."""
-_before: list[float] = []
+_program_switch_interval: list[float] = []
 """The program's own switch interval, while ours is in force."""
 
 
-def hurry() -> None:
+def shorten_switch_interval() -> None:
     own = sys.getswitchinterval()
-    if not _before and own > _PATIENCE_S:
-        _before.append(own)
-        sys.setswitchinterval(_PATIENCE_S)
+    if not _program_switch_interval and own > _SWITCH_INTERVAL_S:
+        _program_switch_interval.append(own)
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
-def at_ease() -> None:
+def restore_switch_interval() -> None:
     """As it was, unless the program has set it since."""
-    while _before:
-        own = _before.pop()
-        if abs(sys.getswitchinterval() - _PATIENCE_S) < 1e-7:
+    while _program_switch_interval:
+        own = _program_switch_interval.pop()
+        if abs(sys.getswitchinterval() - _SWITCH_INTERVAL_S) < 1e-7:
             sys.setswitchinterval(own)
 
 
-os.register_at_fork(after_in_child=at_ease)
+os.register_at_fork(after_in_child=restore_switch_interval)
 
 
 Key = tuple[int, ...]
 """A stack, innermost first: a code object's id and the instruction in it, in turn. Code objects
 themselves compare by value, without their file: the same helper in two files would be one."""
 
-_FURTHEST = 256
+_MAX_WALKED_FRAMES = 256
 """Frames walked; 0.4 µs each, under the interpreter's lock."""
-_OUTER = 15
+_OUTERMOST_FRAMES = 15
 
 
 def walk(frame: FrameType, codes: dict[int, CodeType], beneath: CodeType | None) -> Key:
     """Of a deep stack both ends are kept: what runs, and whose call it began with."""
     key: list[int] = []
     at: FrameType | None = frame
-    while at is not None and len(key) < 2 * _FURTHEST:
+    while at is not None and len(key) < 2 * _MAX_WALKED_FRAMES:
         code = at.f_code
         if code is beneath:
             break
@@ -71,11 +71,11 @@ def walk(frame: FrameType, codes: dict[int, CodeType], beneath: CodeType | None)
         key.append(at.f_lasti)  # the line is looked up later: here it would cost microseconds
         at = at.f_back
     if len(key) > 2 * DEEPEST:
-        key[2 * (DEEPEST - _OUTER - 1) : -2 * _OUTER] = (0, 0)
+        key[2 * (DEEPEST - _OUTERMOST_FRAMES - 1) : -2 * _OUTERMOST_FRAMES] = (0, 0)
     return tuple(key)
 
 
-def as_text(
+def frame_texts(
     key: Key, codes: dict[int, CodeType], named: dict[tuple[int, int], str]
 ) -> tuple[str, ...]:
     """Outermost first, as text."""
@@ -83,13 +83,13 @@ def as_text(
     for ident, instruction in zip(key[::2], key[1::2], strict=True):
         text = named.get((ident, instruction))
         if text is None:
-            text = _named(codes[ident], instruction) if ident else CUT
+            text = _frame_text(codes[ident], instruction) if ident else CUT
             named[ident, instruction] = text
         found.append(text)
     return tuple(reversed(found))
 
 
-def _named(code: CodeType, instruction: int) -> str:
+def _frame_text(code: CodeType, instruction: int) -> str:
     line = code.co_firstlineno
     for start, end, number in code.co_lines():
         if start <= instruction < end:
@@ -100,13 +100,13 @@ def _named(code: CodeType, instruction: int) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-_HEAVIEST_NS = 10 * 1_000_000_000
+_MAX_SAMPLE_WEIGHT_NS = 10 * 1_000_000_000
 """One sample stands for this much at most: a stopped process (Ctrl-Z) is nobody's line."""
 _SECOND_LOOK_S = 0.0001
-_LOOKS = 3
+_MAX_SECOND_LOOKS = 3
 """Second looks at a place before it is taken to be one that works, or one that waits: each costs
 the program about as much as a sample."""
-_MOST_PLACES = 5_000
+_MAX_PLACES = 5_000
 
 
 class ThreadTime:
@@ -120,7 +120,7 @@ class ThreadTime:
             self._clock = None
         self._looked = self._settled = began_ns
         self._processor = self._processor_at_settling = self._processor_ns()
-        self._in_line = self._in_line_ns()
+        self._in_line = self._queued_ns()
         self._places: dict[Key, tuple[int, int]] = {}
         """Of an instruction: second looks at it, and in how many it worked."""
         self._working: dict[Key, int] = {}
@@ -130,7 +130,7 @@ class ThreadTime:
         """A sample weighs the time since the one before: a call that keeps the interpreter's lock
         for a second is seen once, and weighs a second. None: that time is not to count."""
         now, processor = monotonic_ns(), self._processor_ns()
-        passed = min(max(now - self._looked, 1), _HEAVIEST_NS)
+        passed = min(max(now - self._looked, 1), _MAX_SAMPLE_WEIGHT_NS)
         worked = processor - self._processor
         self._looked, self._processor = now, processor
         if key is None:
@@ -156,7 +156,7 @@ class ThreadTime:
 
     def _worked_ns(self, passed: int) -> float:
         """Of `passed`, in the proportion that the system saw."""
-        now, in_line, processor = monotonic_ns(), self._in_line_ns(), self._processor_ns()
+        now, in_line, processor = monotonic_ns(), self._queued_ns(), self._processor_ns()
         worked = processor - self._processor_at_settling + max(in_line - self._in_line, 0)
         share = worked / max(now - self._settled, 1)
         self._settled, self._in_line, self._processor_at_settling = now, in_line, processor
@@ -165,14 +165,14 @@ class ThreadTime:
     def _is_working(self, place: Key) -> bool:
         """A second look tells: the clock of a thread that waits stands still."""
         looks, working = self._places.get(place, (0, 0))
-        if looks < _LOOKS and self._clock is not None:
+        if looks < _MAX_SECOND_LOOKS and self._clock is not None:
             sleep(_SECOND_LOOK_S)
             gone = monotonic_ns() - self._looked
             looks, working = (
                 looks + 1,
                 working + (self._processor_ns() - self._processor > 0.3 * gone),
             )
-            if len(self._places) >= _MOST_PLACES:
+            if len(self._places) >= _MAX_PLACES:
                 self._places.clear()
             self._places[place] = (looks, working)
         return 2 * working > looks
@@ -186,7 +186,7 @@ class ThreadTime:
             self._clock = None
             return 0
 
-    def _in_line_ns(self) -> int:
+    def _queued_ns(self) -> int:
         """Ready to run, and no processor free; 0 where the system does not tell."""
         try:
             file = os.open(self._account, os.O_RDONLY | os.O_CLOEXEC)
@@ -198,20 +198,20 @@ class ThreadTime:
             return 0
 
 
-INTERVAL_NS = 10_000_000
+SAMPLE_INTERVAL_NS = 10_000_000
 """Between samples on average; each pause is drawn from two thirds to four thirds of it, so that the
 samples do not march in step with a loop of the same length."""
-FLUSH_NS = 1_000_000_000
-LONGEST_NS = 600 * 1_000_000_000
-MOST_BYTES = 16 * 2**20
-UNASKED_NS = 120 * 1_000_000_000
-UNASKED_BYTES = 2 * 2**20
+FLUSH_INTERVAL_NS = 1_000_000_000
+MAX_SAMPLING_NS = 600 * 1_000_000_000
+MAX_FILE_BYTES = 16 * 2**20
+MAX_UNREQUESTED_NS = 120 * 1_000_000_000
+MAX_UNREQUESTED_BYTES = 2 * 2**20
 """In a run that did not ask to be sampled: enough for rules to find the costly line."""
-MOST_STACKS = 10_000
-_RESERVE = 2**18
+MAX_STACKS = 10_000
+_RESERVED_BYTES = 2**18
 """Kept for lines that only say how many samples there were, once the file is full: 600 of 200 B."""
-_MOST_THREADS = 4
-_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+_MAX_THREADS = 4
+_FAULT_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -227,7 +227,7 @@ class Sampler:
         to: Path | Callable[[bytes], None],
         process: Literal["main", "worker"] = "main",
         worker: int = -1,
-        interval_ns: int = INTERVAL_NS,
+        interval_ns: int = SAMPLE_INTERVAL_NS,
         *,
         beneath: CodeType | None = None,
         over: Callable[[], bool] = lambda: False,
@@ -243,9 +243,9 @@ class Sampler:
         self._interval_ns = max(interval_ns, 1_000_000)
         self._beneath = beneath
         self._over = over
-        self._hurries = asked or process == "worker"
-        self._longest_ns = LONGEST_NS if asked else UNASKED_NS
-        self._most_bytes = MOST_BYTES if asked else UNASKED_BYTES
+        self._shortens_switch_interval = asked or process == "worker"
+        self._max_sampling_ns = MAX_SAMPLING_NS if asked else MAX_UNREQUESTED_NS
+        self._max_file_bytes = MAX_FILE_BYTES if asked else MAX_UNREQUESTED_BYTES
         self._random = random.Random()  # its own: the program's streams stay where they are
         self._pid = 0
         self._watched: tuple[ThreadTime, ...] = ()
@@ -270,15 +270,15 @@ class Sampler:
                 self._watched = (ThreadTime(main.ident, main.native_id, self._began_ns),)
             self._gate.acquire()
             self._done.acquire()
-            if self._hurries:
-                hurry()
+            if self._shortens_switch_interval:
+                shorten_switch_interval()
             # Not a threading.Thread: the program's list and count of threads stay as they are.
             _thread.start_new_thread(self._run, ())
             self._pid = os.getpid()
             if self._process == "main":
                 atexit.register(self.stop)
         except Exception as fault:
-            at_ease()
+            restore_switch_interval()
             self.problem = f"the Python sampler did not start: {fault!r}"
 
     def stop(self) -> None:
@@ -298,7 +298,7 @@ class Sampler:
         known = [watched.thread for watched in self._watched]
         if self._pid != os.getpid() or threading.get_ident() in known:
             return
-        if len(known) < _MOST_THREADS:
+        if len(known) < _MAX_THREADS:
             self._watched = (*self._watched, _here())
 
     # ------------------------------------------------------------ on its own thread
@@ -310,19 +310,19 @@ class Sampler:
         except BaseException as fault:
             self.problem = f"the Python sampler ended early: {fault!r}"
         finally:
-            at_ease()
+            restore_switch_interval()
             self._done.release()
 
     def _loop(self) -> None:
         flushed = self._began_ns
-        every = FLUSH_NS // 4  # a short life leaves something too
+        every = FLUSH_INTERVAL_NS // 4  # a short life leaves something too
         while not self._gate.acquire(timeout=self._pause()):
             self._look()
             now = monotonic_ns()
             if now - flushed >= every:
-                flushed, every = now, min(2 * every, FLUSH_NS)
+                flushed, every = now, min(2 * every, FLUSH_INTERVAL_NS)
                 self._flush(now)
-                if now - self._began_ns >= self._longest_ns or self._over():
+                if now - self._began_ns >= self._max_sampling_ns or self._over():
                     return
         self._flush(monotonic_ns())
 
@@ -347,13 +347,13 @@ class Sampler:
         spent: dict[tuple[str, ...], float] = {}
         for watched in self._watched:
             for key, ns in watched.settle().items():
-                frames = self._known(as_text(key, codes, named))
+                frames = self._within_stack_limit(frame_texts(key, codes, named))
                 spent[frames] = spent.get(frames, 0.0) + ns
-        stacks = self._counted(spent)
+        stacks = self._whole_samples(spent)
         if not stacks:
             return
         line = self._line(now, stacks)
-        if self._bytes + len(line) > self._most_bytes - _RESERVE:
+        if self._bytes + len(line) > self._max_file_bytes - _RESERVED_BYTES:
             line = self._line(now, {(OTHERS,): sum(stacks.values())})
         self._bytes += len(line)
         if isinstance(self._to, Path):
@@ -361,7 +361,7 @@ class Sampler:
         else:
             self._to(line)
 
-    def _counted(self, spent: dict[tuple[str, ...], float]) -> dict[tuple[str, ...], int]:
+    def _whole_samples(self, spent: dict[tuple[str, ...], float]) -> dict[tuple[str, ...], int]:
         """Whole samples; what is left over is handed on, so that none of the time gets lost."""
         found: dict[tuple[str, ...], int] = {}
         for frames, ns in spent.items():
@@ -370,10 +370,10 @@ class Sampler:
                 found[frames] = int(whole)
         return found
 
-    def _known(self, frames: tuple[str, ...]) -> tuple[str, ...]:
+    def _within_stack_limit(self, frames: tuple[str, ...]) -> tuple[str, ...]:
         mark = hash(frames)
         if mark not in self._seen:
-            if len(self._seen) >= MOST_STACKS:
+            if len(self._seen) >= MAX_STACKS:
                 return (OTHERS,)
             self._seen.add(mark)
         return frames
@@ -394,7 +394,7 @@ class Sampler:
 def block_signals() -> None:
     """Block signals in the calling thread, which is one of ours, so that they go to the program's
     own threads."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULT_SIGNALS)
 
 
 def _here() -> ThreadTime:
@@ -418,11 +418,11 @@ def _append(path: Path, line: bytes) -> None:
 
 _MODULE = "torch.utils.data._utils.worker"
 _NAME = "_worker_loop"
-_OVER = ".python-over"
+_STOP_FILE_NAME = ".python-over"
 """In the run's folder: the window is past, workers stop sampling within a second."""
-MOST_FILES = 256
+MAX_FILES = 256
 """Processes that leave a file; a loader without persistent workers starts new ones each epoch."""
-UNASKED_FILES = 64
+MAX_UNREQUESTED_FILES = 64
 
 Loop = Callable[..., object]
 
@@ -438,7 +438,7 @@ class WorkerLoop:
         self.__module__ = _MODULE  # where pickle looks for it by name
 
     def __call__(self, *args: object, **options: object) -> object:
-        sampler = _begun(self, args, options)
+        sampler = _start_sampler(self, args, options)
         try:
             return self.original(*args, **options)
         finally:
@@ -471,7 +471,7 @@ def install(directory: Path, asked: bool = True) -> None:
     fewer and shorter ones where nobody asked for them."""
     if _installed:
         return
-    (directory / _OVER).unlink(missing_ok=True)
+    (directory / _STOP_FILE_NAME).unlink(missing_ok=True)
     module = import_module(_MODULE)
     ours = WorkerLoop(getattr(module, _NAME), str(directory.absolute()), asked)
     setattr(module, _NAME, ours)
@@ -486,24 +486,24 @@ def uninstall() -> None:
         if getattr(module, _NAME, None) is ours:
             setattr(module, _NAME, ours.original)
         try:
-            (directory / _OVER).touch()
+            (directory / _STOP_FILE_NAME).touch()
         except OSError:
             continue  # they end by themselves, after ten minutes at the latest
 
 
-def _begun(
+def _start_sampler(
     loop: WorkerLoop, args: tuple[object, ...], options: dict[str, object]
 ) -> Sampler | None:
     """None where it cannot be: the worker goes on without."""
     try:
-        over = os.path.join(loop.directory, _OVER)
-        most = MOST_FILES if loop.asked else UNASKED_FILES
-        if not loop.directory or os.path.exists(over) or _files(loop.directory) >= most:
+        over = os.path.join(loop.directory, _STOP_FILE_NAME)
+        most = MAX_FILES if loop.asked else MAX_UNREQUESTED_FILES
+        if not loop.directory or os.path.exists(over) or _count_files(loop.directory) >= most:
             return None
         sampler = Sampler(
             Path(loop.directory),
             "worker",
-            _number(loop.original, args, options),
+            _worker_number(loop.original, args, options),
             beneath=WorkerLoop.__call__.__code__,
             over=partial(os.path.exists, over),
             asked=loop.asked,
@@ -514,11 +514,11 @@ def _begun(
     return sampler
 
 
-def _files(directory: str) -> int:
+def _count_files(directory: str) -> int:
     return sum(name.startswith("python-") for name in os.listdir(directory))
 
 
-def _number(loop: Loop, args: tuple[object, ...], options: dict[str, object]) -> int:
+def _worker_number(loop: Loop, args: tuple[object, ...], options: dict[str, object]) -> int:
     """The worker's, among its arguments: which one it is depends on torch's version."""
     found = options.get("worker_id")
     names = loop.__code__.co_varnames if hasattr(loop, "__code__") else ()

@@ -16,8 +16,8 @@ Mode = Literal["", "said", "optimizer", "backward", "call"]
 
 CALLS_WITHOUT_BACKWARD = 3
 """Calls in training mode with gradients on and no backward: inference by somebody who forgot."""
-MOST_MERGED = 256
-CERTAIN = 32
+MAX_MERGED_STEPS = 256
+MAX_UNCERTAIN_OPTIMIZER_STEPS = 32
 """Steps of optimizers after which a cycle would have shown."""
 
 
@@ -38,12 +38,12 @@ class Stepping:
         self.counted = 0
         self._backwards = 0
         self._calls = 0
-        self._unanswered = 0
+        self._calls_without_backward = 0
         self._loader = False
         self._root: int | None = None
         self._root_calls = 0
         self._roots: set[int] = set()
-        self._turns = False
+        self._roots_alternate = False
         self._only_training = True
         """All calls taken for inference were made as if to train: perhaps they were."""
 
@@ -53,8 +53,10 @@ class Stepping:
 
     @property
     def uncertain(self) -> bool:
-        """Whether the steps so far may still turn out to be one."""
-        return self.counted <= (CERTAIN if self.mode == "optimizer" else MOST_MERGED)
+        """Whether the steps so far may still turn out to be a single step."""
+        return self.counted <= (
+            MAX_UNCERTAIN_OPTIMIZER_STEPS if self.mode == "optimizer" else MAX_MERGED_STEPS
+        )
 
     @property
     def simple(self) -> bool:
@@ -97,7 +99,7 @@ class Stepping:
 
     def backward_done(self) -> None:
         self._backwards += 1
-        self._unanswered = 0
+        self._calls_without_backward = 0
 
     @property
     def ends_with_forward(self) -> bool:
@@ -122,8 +124,8 @@ class Stepping:
             return End.NO
         self._calls += 1
         if training:
-            self._unanswered += 1
-            if self._unanswered < CALLS_WITHOUT_BACKWARD:
+            self._calls_without_backward += 1
+            if self._calls_without_backward < CALLS_WITHOUT_BACKWARD:
                 return End.NO
         else:
             self._only_training = False
@@ -139,8 +141,8 @@ class Stepping:
             self._root_calls += 1
             return self._end(End.PLAIN)
         if root in self._roots:
-            self._turns = True
-        if self._turns or self._root_calls > 1:
+            self._roots_alternate = True
+        if self._roots_alternate or self._root_calls > 1:
             return End.NO
         first = self._root is None
         self._root, self._root_calls = root, 1
@@ -161,7 +163,7 @@ class Stepping:
         return how
 
 
-FEW = 16
+MAX_ITERATION_STEPS = 16
 """Steps that may still be one iteration: more critic steps than that are a stage of their own."""
 
 
@@ -210,7 +212,10 @@ class Anchor:
     def _cycle_found(self, who: int) -> Turn:
         self.cyclic = True
         self.who = self._rarest()
-        few = self._taken <= FEW + 1 or max(k.steps for k in self._known.values()) <= 1
+        few = (
+            self._taken <= MAX_ITERATION_STEPS + 1
+            or max(k.steps for k in self._known.values()) <= 1
+        )
         self._count(who)
         if who == self.who:
             return Turn.ENDS_ALL if few else Turn.ENDS

@@ -24,11 +24,11 @@ from msgspec.structs import replace
 from ridgeline.harness.capture.step_times import folded, named_phases
 from ridgeline.records.run import Step, StepMemory, StepWindow
 
-_DEEPEST = 4
-_WIDEST = 32
-_COUNTS = ("num_graphs", "batch_size")
+_MAX_DEPTH = 4
+_MAX_CHILDREN = 32
+_COUNT_ATTRIBUTES = ("num_graphs", "batch_size")
 """Attributes by which batches of graphs say how many samples they hold."""
-_PLAIN = (str, bytes, int, float, bool, complex, type(None))
+_SCALAR_TYPES = (str, bytes, int, float, bool, complex, type(None))
 
 
 class Amount(NamedTuple):
@@ -44,7 +44,7 @@ def amount(torch: Any, batch: Any, expected: int | None = None) -> Amount:
     `input_ids` is preferred, as every tokenizer names it. `expected` is how many samples the loader
     puts into a batch, if that is known."""
     with torch._C.DisableTorchFunction():  # the program's own kinds of tensor must not hear of it
-        told = _told(torch, batch, _COUNTS, 0)
+        told = _stated_samples(torch, batch, _COUNT_ATTRIBUTES, 0)
         if told:
             return Amount(told)
         tensors = list(_tensors(torch, batch, 0))
@@ -54,7 +54,7 @@ def amount(torch: Any, batch: Any, expected: int | None = None) -> Amount:
         shape = found.shape
         if not all(type(size) is int for size in shape):  # symbols: the program is being traced
             return NOTHING
-        rows = _samples(torch, tensors, expected)
+        rows = _sample_count(torch, tensors, expected)
         if not rows or (len(shape) == 1 and found.is_floating_point()):
             # The length of one long vector of floats is not a number of samples.
             return Amount(rows) if rows and rows != shape[0] else NOTHING
@@ -62,7 +62,7 @@ def amount(torch: Any, batch: Any, expected: int | None = None) -> Amount:
         return Amount(rows, int(shape[0]) * int(shape[1]) if text and rows == shape[0] else 0)
 
 
-def _samples(torch: Any, tensors: list[Any], expected: int | None) -> int:
+def _sample_count(torch: Any, tensors: list[Any], expected: int | None) -> int:
     """Return the number of samples; 0 if it is not known. It is the number of rows of the first
     tensor, unless these are nodes of graphs, or parts of samples that were put end to end. Then the
     loader's batch size counts. A batch size of one says nothing, because the one sample may be a
@@ -73,7 +73,7 @@ def _samples(torch: Any, tensors: list[Any], expected: int | None) -> int:
         others = any(tensor.shape[0] == expected for tensor in tensors[1:])
         return expected if others or rows % expected else rows
     edges = rows > 2 and any(_is_edge_list(torch, tensor) for tensor in tensors[1:])
-    return _graphs(torch, tensors) if edges and rows != expected else rows
+    return _graph_count(torch, tensors) if edges and rows != expected else rows
 
 
 def _is_edge_list(torch: Any, tensor: Any) -> bool:
@@ -82,7 +82,7 @@ def _is_edge_list(torch: Any, tensor: Any) -> bool:
     return tensor.dim() == 2 and tensor.shape[0] == 2 and tensor.dtype is torch.int64
 
 
-def _graphs(torch: Any, tensors: list[Any]) -> int:
+def _graph_count(torch: Any, tensors: list[Any]) -> int:
     """Return the number of graphs whose nodes are the rows of the first tensor. It is read from the
     vector that gives each node the number of its graph. Return 0 if there is no such vector, or if
     the program would notice the reading: by a wait for a device, or by a dispatch mode of its own.
@@ -96,17 +96,17 @@ def _graphs(torch: Any, tensors: list[Any]) -> int:
     return 0
 
 
-def _told(torch: Any, value: Any, names: tuple[str, ...], depth: int) -> int:
+def _stated_samples(torch: Any, value: Any, names: tuple[str, ...], depth: int) -> int:
     """Return the number of samples that the batch, or the first of its parts with such an
     attribute, says it holds; 0 if none says. After a tensor only batches of graphs are asked,
     because any object may have a `batch_size` of its own."""
-    if isinstance(value, (torch.Tensor, *_PLAIN)) or depth >= _DEEPEST:
+    if isinstance(value, (torch.Tensor, *_SCALAR_TYPES)) or depth >= _MAX_DEPTH:
         return 0
     if isinstance(value, torch.nn.utils.rnn.PackedSequence):
         return int(value.batch_sizes[0]) if len(value.batch_sizes) else 0
     if isinstance(value, tuple | list | Mapping):
         for child in _children(value):
-            told = _told(torch, child, names, depth + 1)
+            told = _stated_samples(torch, child, names, depth + 1)
             if told:
                 return told
             if isinstance(child, torch.Tensor):
@@ -127,7 +127,7 @@ def _tensors(torch: Any, value: Any, depth: int) -> Iterator[Any]:
     if isinstance(value, torch.Tensor):
         if value.dim() > 0:
             yield value
-    elif depth < _DEEPEST and isinstance(value, tuple | list | Mapping):
+    elif depth < _MAX_DEPTH and isinstance(value, tuple | list | Mapping):
         for child in _children(value):
             yield from _tensors(torch, child, depth + 1)
 
@@ -135,11 +135,11 @@ def _tensors(torch: Any, value: Any, depth: int) -> Iterator[Any]:
 def _children(value: Any) -> list[Any]:
     if isinstance(value, Mapping):
         named = value.get("input_ids")
-        return [named] if named is not None else list(value.values())[:_WIDEST]
-    return list(value[:_WIDEST])
+        return [named] if named is not None else list(value.values())[:_MAX_CHILDREN]
+    return list(value[:_MAX_CHILDREN])
 
 
-MOST_WAITING = 64
+MAX_WAITING_CALLS = 64
 """Calls in a row without a backward: more are no probes."""
 
 
@@ -178,17 +178,19 @@ class Calls(Struct):
     fetched: int = 0
 
     def batch(self, more: Amount) -> None:
-        self.batches = _sum(self.batches, more)
+        self.batches = _total(self.batches, more)
 
     def give(self, root: int, more: Amount) -> None:
-        self.given[root] = _sum(self.given.get(root, NOTHING), more)
+        self.given[root] = _total(self.given.get(root, NOTHING), more)
 
     def begins(self, root: int, given: Amount, batch: Amount, first: int) -> None:
         """`first`: of the autograd nodes that the call will make."""
         self.fetched += bool(batch.samples)
         self.running = Call(root, given, batch, self.fetched, first, first)
         self.waiting.append(self.running)
-        if len(self.waiting) > MOST_WAITING:  # a cell called once a token, a policy once a move
+        if (
+            len(self.waiting) > MAX_WAITING_CALLS
+        ):  # a cell called once a token, a policy once a move
             self._settle([True] * len(self.waiting))
 
     def ends(self, end: int) -> None:
@@ -251,15 +253,15 @@ class Calls(Struct):
         """A critic is called three times for one batch, a generator once: the least counts."""
         batches, given = self.batches, dict(self.given)
         for call in () if self.asked else self.waiting:
-            batches = _sum(batches, call.batch)
-            given[call.root] = _sum(given.get(call.root, NOTHING), call.given)
+            batches = _total(batches, call.batch)
+            given[call.root] = _total(given.get(call.root, NOTHING), call.given)
         if batches.samples:
             return batches
         told = [amount for amount in given.values() if amount.samples]
         return min(told, key=lambda a: a.samples, default=NOTHING)
 
 
-def _sum(one: Amount, other: Amount) -> Amount:
+def _total(one: Amount, other: Amount) -> Amount:
     return Amount(one.samples + other.samples, one.tokens + other.tokens)
 
 
@@ -300,7 +302,7 @@ class Counts(Struct):
         )
         return self.loss_divisor if accumulated else 1.0
 
-    def nothing_was_quiet(self) -> None:
+    def count_quiet_as_training(self) -> None:
         """What did not look like training was."""
         self.trained.absorb(self.quiet)
         self.quiet = Calls()
@@ -320,13 +322,13 @@ class Counts(Struct):
             self.regions[name] = self.regions.get(name, 0) + ns
 
 
-MOST_NODES = 20_000
+MAX_GRAPH_NODES = 20_000
 """Of a graph that is walked: 20 ms, twice. A ResNet-50 has 500."""
-MOST_WALKS = 64
+MAX_GRAPH_WALKS = 64
 """In all: two for each of 32 kinds of steps."""
 
 
-class Ranged(Protocol):
+class NumberedCall(Protocol):
     """A call, with the numbers of the nodes made in it: from `first` up to, not with, `end`."""
 
     root: int
@@ -337,7 +339,7 @@ class Ranged(Protocol):
     def samples(self) -> int: ...
 
 
-class Answered:
+class BackwardReach:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._walks = 0
@@ -349,7 +351,7 @@ class Answered:
         self.number: Callable[[], int] = getattr(torch._C._autograd, "_get_sequence_nr", lambda: 0)
         """Of the node that comes next; where torch does not tell, no call has any."""
 
-    def by(self, tensors: Any, calls: Sequence[Ranged]) -> list[bool]:
+    def by(self, tensors: Any, calls: Sequence[NumberedCall]) -> list[bool]:
         """For each call, in the order they were made, whether a backward from there meets it."""
         if sum(call.end > call.first for call in calls) < 2:
             return [True] * len(calls)
@@ -358,7 +360,7 @@ class Answered:
         found = self._known.get(exact)
         if found is not None and exact in self._sure:
             return found
-        if self._walks >= MOST_WALKS:
+        if self._walks >= MAX_GRAPH_WALKS:
             return found or self._alike.get(modules) or [True] * len(calls)
         self._walks += 1
         walked = self._known[exact] = self._alike[modules] = self._walk(tensors, calls)
@@ -366,18 +368,18 @@ class Answered:
             self._sure.add(exact)
         return walked
 
-    def _walk(self, tensors: Any, calls: Sequence[Ranged]) -> list[bool]:
+    def _walk(self, tensors: Any, calls: Sequence[NumberedCall]) -> list[bool]:
         """Where the graph is too large, or not as expected, each of them counts."""
         try:
             with self._torch._C.DisableTorchFunction():
                 several = isinstance(tensors, tuple | list)
                 roots = [one.grad_fn for one in (tensors if several else (tensors,))]
-                return _met(roots, calls)
+                return _reached(roots, calls)
         except Exception:  # a graph of somebody's own kind: none is known to be left out
             return [True] * len(calls)
 
 
-def _met(roots: Sequence[Any], calls: Sequence[Ranged]) -> list[bool]:
+def _reached(roots: Sequence[Any], calls: Sequence[NumberedCall]) -> list[bool]:
     starts = [call.first for call in calls]
     if any(one > other for one, other in pairwise(starts)):
         return [True] * len(calls)  # made by several threads, each with numbers of its own
@@ -388,7 +390,7 @@ def _met(roots: Sequence[Any], calls: Sequence[Ranged]) -> list[bool]:
         if id(node) in seen:
             continue
         seen[id(node)] = node  # kept, or its id would be another's
-        if len(seen) > MOST_NODES:
+        if len(seen) > MAX_GRAPH_NODES:
             return [True] * len(calls)
         number = node._sequence_nr()
         at = bisect_right(starts, number) - 1
@@ -398,7 +400,7 @@ def _met(roots: Sequence[Any], calls: Sequence[Ranged]) -> list[bool]:
     return met
 
 
-_SLOTS = 512
+_LOSS_SLOTS = 512
 _UNKNOWN = object()
 _NOT_SCALED: tuple[Any, Any, float] = (None, None, 1.0)
 
@@ -470,8 +472,10 @@ class Losses:
         if loss.device.type != "cuda" or torch.cuda.is_current_stream_capturing():
             return None
         if self._slots is None:
-            self._slots = torch.zeros(_SLOTS, dtype=torch.float32, device="cpu", pin_memory=True)
-        slot = self._next % _SLOTS
+            self._slots = torch.zeros(
+                _LOSS_SLOTS, dtype=torch.float32, device="cpu", pin_memory=True
+            )
+        slot = self._next % _LOSS_SLOTS
         self._next += 1
         self._slots[slot].copy_(loss.reshape(()), non_blocking=True)
         return (slot, self._next)
@@ -489,7 +493,7 @@ class Losses:
             return None
         if isinstance(ticket, tuple):
             slot, number = ticket
-            if self._next - number >= _SLOTS:
+            if self._next - number >= _LOSS_SLOTS:
                 return None  # overwritten since
             ticket = float(self._slots[slot])
         return float(ticket)

@@ -22,7 +22,7 @@ INPUT, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, OTHER = range(len(PHA
 QUIET, QUIET_INPUT = len(PHASES), len(PHASES) + 1
 """Calls that do not train, and the wait for what they were given: evaluation, or, in a program that
 never trains, forward and input."""
-_KEPT = len(PHASES) + 2
+_PHASE_SLOTS = len(PHASES) + 2
 
 Mark = Callable[[int], None]
 """Told the phase that begins now, for a device's own clock."""
@@ -37,7 +37,7 @@ class Timeline:
         self._clock = clock
         self._stack: list[int] = []
         self._base = OTHER
-        self._spent = [0] * _KEPT
+        self._spent = [0] * _PHASE_SLOTS
         self._pending = 0
         """Input waited for and not yet consumed by a forward."""
         self.mark: Mark | None = None
@@ -71,7 +71,7 @@ class Timeline:
         self._charge(self._clock())
         self._stack.clear()
 
-    def nothing_was_quiet(self) -> None:
+    def count_quiet_as_training(self) -> None:
         """What did not look like training was."""
         spent = self._spent
         spent[FORWARD] += spent[QUIET]
@@ -84,7 +84,7 @@ class Timeline:
         self._charge(now)
         spent, start = self._spent, self.start_ns
         spent[INPUT] += self._pending
-        self._spent = [0] * _KEPT
+        self._spent = [0] * _PHASE_SLOTS
         self._pending = 0
         self.start_ns = now
         return start, now - start, spent
@@ -129,9 +129,9 @@ def phase_name(phase: int, trains: bool) -> Phase:
     return PHASES[phase]
 
 
-MOST_PENDING = 256
+MAX_PENDING_STEPS = 256
 """Steps whose events have not passed yet; a host this far ahead loses the oldest."""
-MOST_MARKS = 2000
+MAX_MARKS_PER_STEP = 2000
 """In one step: a policy that calls its model 10,000 times a step is timed by its ends."""
 
 Marks = list[tuple[int, Any]]
@@ -145,7 +145,7 @@ class DeviceMarks:
         self._waiting: deque[tuple[int, Marks]] = deque()
 
     def mark(self, phase: int) -> None:
-        if len(self._marks) < MOST_MARKS and not self._cuda.is_current_stream_capturing():
+        if len(self._marks) < MAX_MARKS_PER_STEP and not self._cuda.is_current_stream_capturing():
             event = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
             event.record()
             self._marks.append((phase, event))
@@ -157,7 +157,7 @@ class DeviceMarks:
         self.mark(phase)
         if self._marks and marks:
             self._waiting.append((index, [*marks, self._marks[0]]))
-        if len(self._waiting) > MOST_PENDING:
+        if len(self._waiting) > MAX_PENDING_STEPS:
             self._waiting.popleft()
 
     def passed(self) -> list[tuple[int, int, dict[int, int]]]:

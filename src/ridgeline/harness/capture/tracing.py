@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any
 
 from ridgeline.harness.capture import tracing
-from ridgeline.harness.capture.places import own
+from ridgeline.harness.capture.places import is_user_file
 from ridgeline.records.run import CallSeen, NoTrace
 from ridgeline.records.run_directory import RunDirectory
 
@@ -30,7 +30,7 @@ _AFTER_INIT = 4
 
 
 @contextlib.contextmanager
-def held_back(torch: Any) -> Any:
+def kineto_silenced(torch: Any) -> Any:
     level = _level(torch)
     if level is None or _VARIABLE in os.environ:  # whoever set it wants to read it
         yield
@@ -111,7 +111,9 @@ class _OwnFiles(dict[str, str]):
     def __init__(self) -> None:
         super().__init__()
         named = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-        self._own = [os.path.abspath(file) for file in named if isinstance(file, str) and own(file)]
+        self._own = [
+            os.path.abspath(file) for file in named if isinstance(file, str) and is_user_file(file)
+        ]
 
     def __missing__(self, name: str) -> str:
         ends = [file for file in self._own if file == name or file.endswith(f"/{name}")]
@@ -152,9 +154,9 @@ def _packer() -> Any:
     return isal_zlib.compressobj(2, wbits=31)
 
 
-LEAST_FREE_BYTES = 512 * 1024 * 1024
-_LOOKED_AT_BYTES = 8 * 1024 * 1024
-MOST_BYTES = 2 * 1024 * 1024 * 1024
+MIN_FREE_BYTES = 512 * 1024 * 1024
+_SEARCHED_BYTES = 8 * 1024 * 1024
+MAX_TRACE_BYTES = 2 * 1024 * 1024 * 1024
 """Of a trace as text. Three steps of a large model with stacks are 50 to 200 MB."""
 
 
@@ -186,7 +188,7 @@ class Tracing:
 
     def start(self, cuda: bool) -> bool:
         profiler = self._torch.profiler
-        if shutil.disk_usage(self._target.parent).free < LEAST_FREE_BYTES:
+        if shutil.disk_usage(self._target.parent).free < MIN_FREE_BYTES:
             self._fault("no trace: less than 512 MB are free on the disk", "disk-full")
             return False
         activities = [profiler.ProfilerActivity.CPU]
@@ -206,7 +208,7 @@ class Tracing:
                 profile_memory=memory,
                 with_stack=stacks,
             )
-            with self._unnoticed(), _without_advice():
+            with self._silent(), _without_advice():
                 made.start()
         except BaseException:
             self._log_level.back()
@@ -220,16 +222,16 @@ class Tracing:
         return True
 
     def step(self) -> None:
-        with self._unseen():
+        with self._hidden():
             self._profiler.step()
 
     @contextlib.contextmanager
-    def _unnoticed(self) -> Any:
-        with self._unseen(), tracing.held_back(self._torch):
+    def _silent(self) -> Any:
+        with self._hidden(), tracing.kineto_silenced(self._torch):
             yield
 
     @contextlib.contextmanager
-    def _unseen(self) -> Any:
+    def _hidden(self) -> Any:
         """The profiler's marks are operators: modes of the program's own must not be told them."""
         modes = importlib.import_module("torch.utils._python_dispatch")
         with self._torch._C.DisableTorchFunction(), modes._disable_current_modes():
@@ -240,37 +242,37 @@ class Tracing:
         made, self._profiler = self._profiler, None
         theirs = sys.getprofile()
         try:
-            with self._unnoticed():
+            with self._silent():
                 made.stop()
         finally:
             self._log_level.back()
         if theirs is not None and theirs is not self._hook:
             _give_back(theirs)
         if not keep:
-            _let_go(made)
+            _free(made)
             return None
         partial = self._target.parent / f".{self._target.name}.part"
         try:
-            with self._unnoticed():
+            with self._silent():
                 made.export_chrome_trace(str(partial))
-            if partial.stat().st_size > MOST_BYTES:
+            if partial.stat().st_size > MAX_TRACE_BYTES:
                 self._fault(
                     "the trace was larger than 2 GB and was not kept: --trace-steps 1", "too-large"
                 )
                 return None
             os.chmod(partial, 0o600)
             with open(partial, "rb") as file:
-                self.names_modules = b"nn.Module: " in file.read(_LOOKED_AT_BYTES)
+                self.names_modules = b"nn.Module: " in file.read(_SEARCHED_BYTES)
             os.replace(partial, self._target)
             with contextlib.suppress(Exception):  # another version of the profiler
                 self.calls = calls_seen(made)
         finally:
             partial.unlink(missing_ok=True)
-            _let_go(made)
+            _free(made)
         return self._target
 
 
-def _let_go(profiler: Any) -> None:
+def _free(profiler: Any) -> None:
     """Free the events of a profiler that has stopped. The profiler refers to itself, so that its
     events (36 MiB for a small program) would stay until Python next collects cycles, and would look
     like the program's own memory."""

@@ -20,8 +20,8 @@ from time import sleep as _sleep
 
 EXIT_WAIT_S = 1.0
 """The longest that the program's exit waits without a sign that the watcher is at work."""
-_SIGN_EVERY_S = 0.2
-_LOOK_S = 0.005
+_SIGN_INTERVAL_S = 0.2
+_POLL_INTERVAL_S = 0.005
 
 
 class Lock:
@@ -57,8 +57,8 @@ class Lock:
 
     @contextmanager
     def showing_life(self) -> Iterator[None]:
-        """Set the file's time every `_SIGN_EVERY_S` seconds from a thread, so that a program which
-        waits for the lock goes on waiting. Only the watcher's process may use this."""
+        """Set the file's time every `_SIGN_INTERVAL_S` seconds from a thread, so that a program
+        which waits for the lock goes on waiting. Only the watcher's process may use this."""
         over = threading.Event()
 
         def show() -> None:
@@ -67,7 +67,7 @@ class Lock:
                     os.utime(self._file)  # needs no room on the disk
                 except OSError:
                     return
-                over.wait(_SIGN_EVERY_S)
+                over.wait(_SIGN_INTERVAL_S)
 
         thread = threading.Thread(target=show, daemon=True)
         with suppress(Exception):  # without a thread the program just does not wait
@@ -77,7 +77,7 @@ class Lock:
         finally:
             over.set()
             if thread.ident is not None:
-                thread.join(_SIGN_EVERY_S)  # wait no longer: the thread may hang on the disk
+                thread.join(_SIGN_INTERVAL_S)  # wait no longer: the thread may hang on the disk
 
     def release(self) -> None:
         """For all who inherited it, not for this process alone."""
@@ -112,7 +112,7 @@ def wait_for(path: str | os.PathLike[str], timeout_s: float, idle_s: float = EXI
             left = min(end, sign_seen_at + idle_s) - now
             if left <= 0:
                 return False
-            _sleep(min(_LOOK_S, left))
+            _sleep(min(_POLL_INTERVAL_S, left))
         return True
     except KeyboardInterrupt:  # somebody does not want to wait
         return False

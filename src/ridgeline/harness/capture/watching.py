@@ -31,7 +31,7 @@ from ridgeline.records.run_directory import RunDirectory
 _INFO = struct.Struct("=QQ11Ii")
 _GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11
 _EXIT = 1 << 3
-_SLICE_S = 0.05
+_ALIVE_POLL_S = 0.05
 
 
 class Watched:
@@ -77,7 +77,7 @@ class Watched:
             left = end - time.monotonic()
             if left <= 0:
                 return False
-            time.sleep(min(_SLICE_S, left))
+            time.sleep(min(_ALIVE_POLL_S, left))
         return True
 
 
@@ -148,14 +148,14 @@ def _alive(pid: int, started: float | None) -> bool:
     return True
 
 
-__all__ = ["Ending", "deafen", "exit_code", "watch"]
+__all__ = ["Ending", "exit_code", "ignore_signals", "watch"]
 
 _SECOND = 1_000_000_000
-_TICK_S = 0.1
-_OFTEN_NS = _SECOND // 10
+_POLL_INTERVAL_S = 0.1
+_SAMPLE_INTERVAL_NS = _SECOND // 10
 # The windows are over within minutes; a program that trains for days keeps one look a second.
-_OFTEN_FOR_NS = 600 * _SECOND
-LARGEST_BYTES = 32 * 1024 * 1024
+_FAST_SAMPLING_NS = 600 * _SECOND
+MAX_TELEMETRY_BYTES = 32 * 1024 * 1024
 
 
 class Ending(Struct, frozen=True, kw_only=True):
@@ -206,7 +206,7 @@ def watch(
     program = program or Watched(pid, started)
     goodbye = _Goodbye(directory.capture_file(rank), pid)
     journal = _Journal(directory, directory.telemetry_file(rank))
-    eyes = _Eyes(sampler, pid)
+    eyes = _SafeSampler(sampler, pid)
     killed_before = processor.oom_kills()
     began = due = clock()
     try:
@@ -215,8 +215,8 @@ def watch(
             now = clock()
             if now >= due:
                 journal.keep(eyes.look(now), now)
-                due = now + (_OFTEN_NS if now - began < _OFTEN_FOR_NS else _SECOND)
-            dead = program.gone(_TICK_S)
+                due = now + (_SAMPLE_INTERVAL_NS if now - began < _FAST_SAMPLING_NS else _SECOND)
+            dead = program.gone(_POLL_INTERVAL_S)
         dead = dead or program.gone()
         if not dead:
             journal.keep(eyes.look(now := clock()), now)
@@ -235,7 +235,7 @@ def watch(
             program.close()
 
 
-def deafen() -> None:
+def ignore_signals() -> None:
     """For the watcher's process, first of all: what ends the program must not end its watcher,
     which is over a moment later by itself. A job manager signals every process it can find."""
     for name in ("SIGHUP", "SIGINT", "SIGTERM", "SIGQUIT", "SIGUSR1", "SIGUSR2"):
@@ -243,7 +243,7 @@ def deafen() -> None:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
-class _Eyes:
+class _SafeSampler:
     """The sampler, opened at the first look; after a fault there is none."""
 
     def __init__(self, sampler: Callable[[int], Samples], pid: int) -> None:
@@ -299,8 +299,8 @@ class _Journal:
         data = b"".join(lines)
         if not data or self.problem:
             return
-        if self._bytes + len(data) > LARGEST_BYTES:
-            self.problem = f"telemetry stopped at {LARGEST_BYTES >> 20} MiB, its largest size"
+        if self._bytes + len(data) > MAX_TELEMETRY_BYTES:
+            self.problem = f"telemetry stopped at {MAX_TELEMETRY_BYTES >> 20} MiB, its largest size"
             return
         try:
             self._directory.append(self._name, data)
@@ -311,7 +311,7 @@ class _Journal:
         self.samples += len(lines)
 
 
-class _Said(Struct, frozen=True):
+class _CaptureEnd(Struct, frozen=True):
     """The two fields of a capture file that tell its end."""
 
     ended: str = "running"
@@ -325,7 +325,7 @@ class _Goodbye:
         self._path = path
         self._pid = pid
         self._seen: tuple[int, int, int] | None = None
-        self._decode = msgspec.json.Decoder(_Said).decode
+        self._decode = msgspec.json.Decoder(_CaptureEnd).decode
 
     def said(self) -> bool:
         try:
@@ -371,9 +371,9 @@ def start(directory: RunDirectory) -> "subprocess.Popen[bytes]":
 
 
 def main() -> None:
-    from ridgeline.harness.capture.watching import deafen, watch
+    from ridgeline.harness.capture.watching import ignore_signals, watch
 
-    deafen()
+    ignore_signals()
     watch(RunDirectory(Path(sys.argv[1])), 0, int(sys.argv[2]))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.harness.capture.program_exit import FOR_OTHER_RANKS_S, remove_own
+from ridgeline.harness.capture.program_exit import OTHER_RANKS_WAIT_S, remove_temporary_files
 from ridgeline.harness.trials.process_memory import others_bytes, own_peak_bytes
 from ridgeline.harness.trials.random_draws import LoaderDraws
 from ridgeline.harness.trials.session import TrialSession
@@ -56,9 +56,9 @@ class Ending:
         """End the program. This does not return."""
         self._last_words()
         if self._world > 1:
-            time.sleep(FOR_OTHER_RANKS_S)
+            time.sleep(OTHER_RANKS_WAIT_S)
         with contextlib.suppress(Exception):
-            remove_own()
+            remove_temporary_files()
         self._exit(0)
 
     def write(self) -> None:

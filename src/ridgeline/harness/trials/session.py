@@ -9,7 +9,7 @@ from typing import Any
 from ridgeline.fixes.fix import find_fix
 from ridgeline.fixes.program import Program
 from ridgeline.harness.capture.seams import Seams
-from ridgeline.harness.capture.session import MOST_FAULTS, Session
+from ridgeline.harness.capture.session import MAX_FAULTS, Session
 from ridgeline.harness.capture.step_boundaries import End
 from ridgeline.harness.trials.function_edits import rewrite
 from ridgeline.harness.trials.loader_queue import QueueWatch
@@ -45,7 +45,7 @@ class TrialSession(Session):
         """When the first timed step began; 0 before that."""
         self._awaited: Any = None
         """The module whose outputs are to be noted when it returns."""
-        self.progress.needs_all = True  # every trial pays the same
+        self.progress.needs_every_step = True  # every trial pays the same
         # A program whose loader waits would be sampled, and slowed, and its candidates would not.
         self.progress.recording.sample = _nothing  # type: ignore[method-assign]
         self._end_step = self.progress.end_step
@@ -88,13 +88,13 @@ class TrialSession(Session):
             self._awaited = module
         return token
 
-    def _may_look(self) -> bool:
+    def _can_run_operators(self) -> bool:
         """Return False: a trial does not check gradients, because the check would be timed."""
         return False
 
     def _end_before(self, module: Any) -> None:
         """End the step before this call, so that its inputs are counted in their own step."""
-        if next(module.parameters(), None) is not None and self._mine(trains=True):
+        if next(module.parameters(), None) is not None and self._is_training_thread(trains=True):
             self.progress.end_step(self._stepping.training_forward_begins())
 
     def call_returned(self, module: Any, value: Any) -> Any:
@@ -185,9 +185,9 @@ class TrialSession(Session):
     def _taken(self) -> int:
         return self.progress.index - self._not_steps
 
-    def _broke(self, where: str, error: Exception) -> None:
-        super()._broke(where, error)
-        if self._faults >= MOST_FAULTS and self.over is not None:
+    def _note_fault(self, where: str, error: Exception) -> None:
+        super()._note_fault(where, error)
+        if self._faults >= MAX_FAULTS and self.over is not None:
             self.over()  # nothing is counted any more, and the program would run to its end
 
     @property

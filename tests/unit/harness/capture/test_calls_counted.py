@@ -5,14 +5,14 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.harness.capture import step_counts
-from ridgeline.harness.capture.step_counts import NOTHING, Amount, Answered, Calls
+from ridgeline.harness.capture.step_counts import NOTHING, Amount, BackwardReach, Calls
 
 
 class Loop:
     """Steps that call one module twice, with two samples each."""
 
     def __init__(self) -> None:
-        self.answered = Answered(torch)
+        self.answered = BackwardReach(torch)
         self.model = nn.Linear(4, 4)
         self.walks = 0
         walk = self.answered._walk
@@ -60,7 +60,7 @@ def test_two_walks_that_agree_are_the_last() -> None:
 
 
 def test_walks_that_never_agree_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_counts, "MOST_WALKS", 4)
+    monkeypatch.setattr(step_counts, "MAX_GRAPH_WALKS", 4)
     loop = Loop()
     told = [loop.step(probe=number % 2 == 0) for number in range(8)]
     assert told[:4] == [2, 4, 2, 4]

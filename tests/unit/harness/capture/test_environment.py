@@ -11,12 +11,12 @@ import pytest
 
 from ridgeline.harness.capture.environment import (
     HIDDEN,
-    RECORDED,
+    RECORDED_VARIABLES,
     environment,
     git,
-    homely,
     packages,
     variables,
+    with_tilde,
 )
 from ridgeline.records.run_directory import is_process_alive
 
@@ -78,8 +78,8 @@ def test_no_canary_of_any_variable_or_remote_is_recorded(
 def test_no_recorded_name_says_it_holds_a_secret() -> None:
     from ridgeline.harness.capture.environment import is_secret
 
-    assert [name for name in RECORDED if is_secret(name)] == []
-    assert len(RECORDED) == len(set(RECORDED))
+    assert [name for name in RECORDED_VARIABLES if is_secret(name)] == []
+    assert len(RECORDED_VARIABLES) == len(set(RECORDED_VARIABLES))
 
 
 @pytest.mark.parametrize(
@@ -216,10 +216,10 @@ def test_this_interpreters_torch_is_found() -> None:
 
 def test_the_home_directory_is_written_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
-    assert homely("/home/ada/work") == "~/work"
-    assert homely("/home/adam/work") == "/home/adam/work"
+    assert with_tilde("/home/ada/work") == "~/work"
+    assert with_tilde("/home/adam/work") == "/home/adam/work"
     monkeypatch.setenv("HOME", "/")
-    assert homely("/data") == "/data"
+    assert with_tilde("/data") == "/data"
 
 
 def test_nothing_heavy_is_imported() -> None:

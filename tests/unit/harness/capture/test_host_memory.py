@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ridgeline.harness.capture.memory_watch import died_of
+from ridgeline.harness.capture.memory_watch import host_memory_shortage
 
 
 def raised(size: int) -> BaseException:
@@ -15,7 +15,7 @@ def raised(size: int) -> BaseException:
 
 
 def test_torchs_own_out_of_memory_message_is_recognised() -> None:
-    found = died_of(raised(1 << 60), 7, "forward")
+    found = host_memory_shortage(raised(1 << 60), 7, "forward")
     assert found is not None
     assert (found.on, found.killed, found.asked_bytes) == ("host", False, 1 << 60)
     assert (found.step, found.phase) == (7, "forward")
@@ -24,7 +24,7 @@ def test_torchs_own_out_of_memory_message_is_recognised() -> None:
 
 
 def test_pythons_own_error_names_no_size() -> None:
-    found = died_of(MemoryError(), 0, "")
+    found = host_memory_shortage(MemoryError(), 0, "")
     assert found is not None
     assert found.asked_bytes == 0
 
@@ -36,4 +36,4 @@ def test_pythons_own_error_names_no_size() -> None:
 def test_other_errors_and_those_of_a_gpu_do_not_count_as_host_memory(
     error: BaseException | None,
 ) -> None:
-    assert died_of(error, 0, "") is None
+    assert host_memory_shortage(error, 0, "") is None

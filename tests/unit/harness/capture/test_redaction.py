@@ -6,7 +6,7 @@ import string
 
 import pytest
 
-from ridgeline.harness.capture.environment import HIDDEN, LONGEST, redacted, redacted_text
+from ridgeline.harness.capture.environment import HIDDEN, MAX_KEPT_CHARS, redacted, redacted_text
 
 CANARY = "canary"
 """As guessable as a bad password: only its name can give it away."""
@@ -194,10 +194,10 @@ def test_code_keeps_its_calls_and_loses_its_strings() -> None:
 @pytest.mark.parametrize("piece", ["a", "a:", "key=", "aA0", "://a:", "Bearer ", '"', "eyJ", "0f"])
 def test_of_a_megabyte_only_the_beginning_is_looked_at_and_kept(piece: str) -> None:
     kept = redacted([piece * (1_000_000 // len(piece))])
-    assert len(kept[0]) < LONGEST + 50
+    assert len(kept[0]) < MAX_KEPT_CHARS + 50
 
 
 def test_a_key_across_the_cut_is_hidden_whole() -> None:
-    text = "x " * (LONGEST // 2 - 5) + KEYS[0]
+    text = "x " * (MAX_KEPT_CHARS // 2 - 5) + KEYS[0]
     assert "hf_" not in redacted([text])[0]
     assert "hf_" not in redacted([text + " x" * 5000])[0]

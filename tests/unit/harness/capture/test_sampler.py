@@ -99,7 +99,7 @@ class System:
         self.wall = self.processor = self.in_line = 0
         monkeypatch.setattr(stack_sampling, "monotonic_ns", lambda: self.wall)
         monkeypatch.setattr(ThreadTime, "_processor_ns", lambda _: self.processor)
-        monkeypatch.setattr(ThreadTime, "_in_line_ns", lambda _: self.in_line)
+        monkeypatch.setattr(ThreadTime, "_queued_ns", lambda _: self.in_line)
         monkeypatch.setattr(stack_sampling, "sleep", self.second_look)
         self.runs = True
 
@@ -232,7 +232,7 @@ def test_a_thread_that_trains_is_watched_and_main_waiting_for_it_is_not() -> Non
 
 
 def test_stacks_beyond_the_bound_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "MOST_STACKS", 3)
+    monkeypatch.setattr(sampling, "MAX_STACKS", 3)
     names = [f"f{i}" for i in range(12)]
     space: dict[str, Callable[[], None]] = {}
     source = "import time\n" + "\n".join(f"def {n}(): time.sleep(0.02)" for n in names)
@@ -243,7 +243,7 @@ def test_stacks_beyond_the_bound_are_counted_together(monkeypatch: pytest.Monkey
 
 
 def test_a_full_file_still_says_how_much_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "MOST_BYTES", sampling._RESERVE)
+    monkeypatch.setattr(sampling, "MAX_FILE_BYTES", sampling._RESERVED_BYTES)
     seen = sampled(burn)
     assert set(seen) == {(OTHERS,)}
     assert seen.total() > 20
@@ -289,7 +289,7 @@ time.sleep(0.2)
 
 
 def test_lines_are_written_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "FLUSH_NS", 50 * MS)
+    monkeypatch.setattr(sampling, "FLUSH_INTERVAL_NS", 50 * MS)
     sampler = Sampler(tmp_path, "worker", 3, interval_ns=2 * MS)
     sampler.start()
     burn()
@@ -301,7 +301,7 @@ def test_lines_are_written_while_it_runs(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_it_ends_when_told_that_the_window_is_past(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "FLUSH_NS", 20 * MS)
+    monkeypatch.setattr(sampling, "FLUSH_INTERVAL_NS", 20 * MS)
     written: list[bytes] = []
     sampler = Sampler(written.append, interval_ns=2 * MS, over=lambda: True)
     sampler.start()

@@ -74,7 +74,7 @@ def test_steps_after_the_windows_are_counted_and_the_counter_comes_off(
 ) -> None:
     from torch.optim import optimizer as hooks
 
-    monkeypatch.setattr("ridgeline.harness.capture.progress.LEAST_LIGHT_NS", 0)
+    monkeypatch.setattr("ridgeline.harness.capture.progress.MIN_LIGHT_NS", 0)
     before = dict(hooks._global_optimizer_post_hooks)
     model, other = net(), net()
     anchor = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -94,7 +94,7 @@ def test_a_hook_of_the_programs_own_behind_ours_outlives_the_windows(
     its length."""
     from torch.optim import optimizer as hooks
 
-    monkeypatch.setattr("ridgeline.harness.capture.progress.LEAST_LIGHT_NS", 0)
+    monkeypatch.setattr("ridgeline.harness.capture.progress.MIN_LIGHT_NS", 0)
     stepped: list[int] = []
     model = net()
     with session(full=False, steps=4) as seen:
@@ -116,7 +116,7 @@ def test_steps_that_cannot_be_counted_are_not_known(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hooks see the step of this optimizer twice: once as its own, once as its parent's."""
-    monkeypatch.setattr("ridgeline.harness.capture.progress.LEAST_LIGHT_NS", 0)
+    monkeypatch.setattr("ridgeline.harness.capture.progress.MIN_LIGHT_NS", 0)
     model = net()
     with session(full=False, steps=4) as seen:
         _train(model, _Twice(model.parameters(), lr=0.1), 20)

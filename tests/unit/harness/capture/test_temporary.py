@@ -6,7 +6,7 @@ from pathlib import Path
 
 PROGRAM = """
 import multiprocessing, os, tempfile
-from ridgeline.harness.capture.program_exit import remove_own
+from ridgeline.harness.capture.program_exit import remove_temporary_files
 
 folder = tempfile.TemporaryDirectory()
 open(os.path.join(folder.name, "data.bin"), "w").close()
@@ -15,7 +15,7 @@ kept = tempfile.NamedTemporaryFile(delete=False)
 asked_for = tempfile.mkdtemp()
 
 def child():
-    remove_own()
+    remove_temporary_files()
     os._exit(0 if os.path.exists(folder.name) and os.path.exists(file.name) else 1)
 
 if __name__ == "__main__":
@@ -23,7 +23,7 @@ if __name__ == "__main__":
     one.start()
     one.join()
     with tempfile.TemporaryDirectory() as inside:
-        remove_own()
+        remove_temporary_files()
         os._exit(one.exitcode)
 """
 

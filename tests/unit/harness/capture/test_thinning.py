@@ -11,25 +11,31 @@ from torch import nn
 
 import ridgeline
 from ridgeline.harness.capture import live
-from ridgeline.harness.capture.progress import FIRST_CLOSELY, MOST, PAID_BY_NS, Thinning
+from ridgeline.harness.capture.progress import (
+    DETAIL_EVERY_NS,
+    MAX_STEPS_PER_DETAILED,
+    MIN_DETAILED_STEPS,
+    Thinning,
+)
 from ridgeline.harness.capture.seams import begin, end
 from ridgeline.records.run import Settings
 from ridgeline.records.run_directory import RunDirectory
 
-SETTLED = 3 + FIRST_CLOSELY
+SETTLED = 3 + MIN_DETAILED_STEPS
 
 
 @pytest.mark.parametrize(
-    ("step_ms", "every"), [(150, 1), (60, 1), (30, 3), (10, 10), (5, 20), (0.01, MOST)]
-)  # fmt: skip
+    ("step_ms", "every"),
+    [(150, 1), (60, 1), (30, 3), (10, 10), (5, 20), (0.01, MAX_STEPS_PER_DETAILED)],
+)
 def test_the_shorter_the_steps_the_fewer_are_looked_at(step_ms: float, every: int) -> None:
     thinning = Thinning()
-    for _ in range(FIRST_CLOSELY - 1):
+    for _ in range(MIN_DETAILED_STEPS - 1):
         thinning.step(int(step_ms * 1e6))
         assert thinning.every == 1
     thinning.step(int(step_ms * 1e6))
     assert thinning.every == every
-    assert every * step_ms * 1e6 <= max(PAID_BY_NS, step_ms * 1e6)
+    assert every * step_ms * 1e6 <= max(DETAIL_EVERY_NS, step_ms * 1e6)
 
 
 @pytest.fixture

@@ -60,12 +60,16 @@ def test_asked_for_it_always_samples(tmp_path: Path) -> None:
 def test_unasked_it_is_shorter_and_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[bytes] = []
     one = stack_sampling.Sampler(lines.append, "worker", asked=False)
-    assert one._longest_ns == stack_sampling.UNASKED_NS < stack_sampling.LONGEST_NS
-    assert one._most_bytes == stack_sampling.UNASKED_BYTES < stack_sampling.MOST_BYTES
-    monkeypatch.setattr(stack_sampling, "UNASKED_FILES", 1)
+    assert (
+        one._max_sampling_ns == stack_sampling.MAX_UNREQUESTED_NS < stack_sampling.MAX_SAMPLING_NS
+    )
+    assert (
+        one._max_file_bytes == stack_sampling.MAX_UNREQUESTED_BYTES < stack_sampling.MAX_FILE_BYTES
+    )
+    monkeypatch.setattr(stack_sampling, "MAX_UNREQUESTED_FILES", 1)
     (tmp_path / "python-1.jsonl").touch()
     loop = stack_sampling.WorkerLoop(lambda: None, str(tmp_path), asked=False)
-    assert stack_sampling._begun(loop, (), {}) is None
+    assert stack_sampling._start_sampler(loop, (), {}) is None
 
 
 @pytest.mark.parametrize("workers_kept", [False, True])
@@ -82,4 +86,4 @@ def test_epochs_are_counted_with_the_steps_they_began_in(workers_kept: bool) -> 
             step += 1
     (told,) = seen.all()
     assert (told.batches, told.epochs, told.begun) == (9, 3, (0, 3, 6))
-    assert seen.by_the_program is not workers_kept
+    assert seen.batches_made_here is not workers_kept

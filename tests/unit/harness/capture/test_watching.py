@@ -232,7 +232,7 @@ def test_the_file_stops_at_its_largest_size(
     class Crowded(MadeUpSampler):
         workers = 300
 
-    monkeypatch.setattr(watching, "LARGEST_BYTES", 1 << 20)
+    monkeypatch.setattr(watching, "MAX_TELEMETRY_BYTES", 1 << 20)
     ending = _watch(directory, 60, sampler=Crowded)
     size = directory.telemetry_file(0).stat().st_size
     assert ending.problem == "telemetry stopped at 1 MiB, its largest size"
@@ -243,7 +243,7 @@ def test_the_file_stops_at_its_largest_size(
 def test_what_an_earlier_attempt_wrote_counts_towards_the_size(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "LARGEST_BYTES", 5000)
+    monkeypatch.setattr(watching, "MAX_TELEMETRY_BYTES", 5000)
     directory.append("telemetry.jsonl", b'{"at_ns":1}\n' * 416)
     ending = _watch(directory, 2)
     assert "largest size" in ending.problem
@@ -372,9 +372,9 @@ def test_signals_that_end_the_program_do_not_end_its_watcher(
     watcher = start(
         f"""
 from pathlib import Path
-from ridgeline.harness.capture.watching import deafen, watch
+from ridgeline.harness.capture.watching import ignore_signals, watch
 from ridgeline.records.run_directory import RunDirectory
-deafen()
+ignore_signals()
 print("ready", flush=True)
 print(watch(RunDirectory(Path({str(directory.path)!r})), 0, {program.pid}).kind)
 """

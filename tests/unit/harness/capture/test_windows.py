@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.harness.capture.progress import MOST_SETTLE, Windows
+from ridgeline.harness.capture.progress import MAX_SETTLE_STEPS, Windows
 from ridgeline.records.run import Settings
 
 MS = 1_000_000
@@ -55,8 +55,8 @@ def test_settling_lasts_until_nothing_compiles() -> None:
 
 
 def test_a_program_that_compiles_for_ever_is_timed_all_the_same() -> None:
-    seen = run(Windows(Settings(), 0), MOST_SETTLE + 2, compiles=tuple(range(100)))
-    assert labels(seen) == "s" * MOST_SETTLE + "ll"
+    seen = run(Windows(Settings(), 0), MAX_SETTLE_STEPS + 2, compiles=tuple(range(100)))
+    assert labels(seen) == "s" * MAX_SETTLE_STEPS + "ll"
 
 
 @pytest.mark.parametrize("steps", [1, 2])

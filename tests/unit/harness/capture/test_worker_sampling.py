@@ -111,7 +111,7 @@ def test_a_worker_that_cannot_import_us_gets_torchs_loop(
 def test_a_folder_full_of_files_gets_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack_sampling, "MOST_FILES", 1)
+    monkeypatch.setattr(stack_sampling, "MAX_FILES", 1)
     (tmp_path / "python-1.jsonl").touch()
     view = viewed(tmp_path, slow_dataset.SlowStream())
     assert view.worker_samples == 0
@@ -128,7 +128,7 @@ def test_a_dataset_that_fails_tells_its_own_traceback(tmp_path: Path) -> None:
 def test_a_killed_worker_leaves_what_it_had_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack_sampling, "FLUSH_NS", 40_000_000)
+    monkeypatch.setattr(stack_sampling, "FLUSH_INTERVAL_NS", 40_000_000)
     stack_sampling.install(tmp_path)
     loader = DataLoader(slow_dataset.Slow(), num_workers=1, multiprocessing_context="fork")
     batches = iter(loader)
