@@ -32,12 +32,12 @@ from ridgeline.errors import RidgelineError
 from ridgeline.records.trace import TraceStudy
 from ridgeline.report.views.trace_data import data
 from ridgeline.trace.links import links_of
-from ridgeline.trace.outliers import without_outliers
 from ridgeline.trace.reading import compiled, reader
 from ridgeline.trace.reading.event import Decoder
 from ridgeline.trace.reading.portable import Portable
 from ridgeline.trace.study import study_one
 from ridgeline.trace.trace import Trace
+from ridgeline.trace.validation import without_outliers
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/unit/trace"))
 from trace_differences import differences, lost

@@ -1,9 +1,10 @@
-"""What one host thread was in at every moment: spans by cause, disjoint, the more telling first.
+"""What one host thread did at every moment, as disjoint spans by cause; which threads drive the
+device; and when each device operation was launched.
 
 A DataLoader's `__next__` that copies, allocates and synchronises is input; a synchronisation
 inside a barrier is waiting for ranks. What no recorded call or operator covers is the program's
-own Python, unless it is shorter than CHATTER: between two operators of an eager loop Python takes
-5 to 100 µs, and that is the cost of launching, not work of its own.
+own Python, unless it is shorter than MAX_LAUNCH_PAUSE_NS: between two operators of an eager loop
+Python takes 5 to 100 µs, and that is the cost of launching, not work of its own.
 """
 
 import re
@@ -11,9 +12,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.records.trace import Cause
-from ridgeline.trace.columns import Events, Kind
+from ridgeline.trace.columns import Calls, Events, Kind
 from ridgeline.trace.intervals import NOTHING, Spans, closed, merge, subtract, union
 from ridgeline.trace.links import Links, Rows
 from ridgeline.trace.trace import Trace, once_per_trace
@@ -235,3 +237,41 @@ def is_collective_wait(name: str) -> bool:
 
 def is_collection(name: str) -> bool:
     return bool(_COLLECT.search(name))
+
+
+_WAITING_COPIES = ("cudaMemcpy", "cuMemcpy", "hipMemcpy", "hipMemcpyWithStream")
+"""Copies that return when the copy is done, unlike their …Async sisters."""
+
+
+def synchronising(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
+    return trace.names_where(calls.name, is_waiting_call)
+
+
+def blocking(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
+    """Return the copies that may hold the host: all but peer copies and fills."""
+    return trace.names_where(
+        calls.name,
+        lambda name: name in _WAITING_COPIES or "MemcpyAsync" in name or "MemcpyDto" in name,
+    )
+
+
+@once_per_trace
+def driving_lanes(trace: Trace, links: Links) -> NDArray[np.int64]:
+    """Return the threads that launch device work, and the main one; without device work, all with
+    operators. Watchdogs that poll events and threads that pin memory drive nothing."""
+    launching = links.launch_lane[links.launch_lane >= 0]
+    drive = launching if len(launching) else trace.ops.lane
+    lanes = np.unique(np.append(drive, links.main_lane)).astype(np.int64)
+    return lanes[lanes >= 0]
+
+
+@once_per_trace
+def launched(trace: Trace, links: Links) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return when each device operation was launched and on which lane; lane -1 where that is not
+    known."""
+    moment = np.full(len(trace.device), -1, np.int64)
+    call, op = links.device_call, links.device_op
+    by_op, by_call = np.flatnonzero((op >= 0) & (call < 0)), np.flatnonzero(call >= 0)
+    moment[by_op] = trace.ops.ts[op[by_op]]
+    moment[by_call] = trace.calls.ts[call[by_call]]
+    return moment, links.launch_lane.astype(np.int64)

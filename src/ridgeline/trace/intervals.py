@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.trace.columns import Events
+
 Times = NDArray[np.int64]
 
 
@@ -43,6 +45,11 @@ def union(start: Times, end: Times, *, sorted_: bool = False) -> Spans:
     first = np.flatnonzero(opens)
     last = np.append(first[1:], len(start)) - 1
     return Spans(start[first], reach[last])
+
+
+def time_of(table: Events, rows: NDArray[np.bool_]) -> Spans:
+    """Return the time that the chosen rows cover. Tables are ordered by start."""
+    return union(table.ts[rows], table.end[rows], sorted_=True)
 
 
 def clip(spans: Spans, low: int, high: int) -> Spans:

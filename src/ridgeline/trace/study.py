@@ -27,11 +27,10 @@ from ridgeline.trace.analyses.regions import regions
 from ridgeline.trace.analyses.roofline import roofline
 from ridgeline.trace.ceilings import device_of
 from ridgeline.trace.links import Links, links_of
-from ridgeline.trace.outliers import without_outliers
 from ridgeline.trace.reading import cache as kept
 from ridgeline.trace.reading.reader import parse, refuse_beyond
 from ridgeline.trace.trace import Trace
-from ridgeline.trace.validation import missing, trust_in, validate
+from ridgeline.trace.validation import missing, trust_in, validate, without_outliers
 from ridgeline.trace.verdict import verdict
 from ridgeline.trace.window import Steps, steps_of, window_of
 
@@ -128,8 +127,8 @@ def _study_all(traces: Sequence[Trace], steps: str | None, limit: int) -> TraceS
     if len(traces) == 1:
         links = links_of(traces[0])
         return study_one(traces[0], links, steps, limit)
-    from ridgeline.trace.merging import merged  # what one trace does not need
     from ridgeline.trace.ranks.job import compared
+    from ridgeline.trace.ranks.merging import merged  # what one trace does not need
 
     joined = [links_of(trace) for trace in traces]
     studies = [

@@ -1,4 +1,5 @@
-"""The span every figure is over: chosen once, stated, the last step never dropped.
+"""The window: the time that every figure is about. It is chosen once and stated with the figures;
+the last step is never dropped.
 
 By default it is the device's activity, first start to last end: what every interval union of the
 same file gives, so that figures can be checked. With chosen steps ("3-5", or "all" of them) it is
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from ridgeline.errors import UsageError
 from ridgeline.records.trace import Window
 from ridgeline.trace.columns import Events
+from ridgeline.trace.intervals import Spans, clip, covered, union
 from ridgeline.trace.trace import Trace, once_per_trace
 
 
@@ -132,6 +134,33 @@ def steps_of(trace: Trace) -> Steps:
     rows = np.array(sorted(seen.values()), np.int64)
     numbers = np.array(sorted(seen, key=seen.__getitem__), np.int64)
     return Steps(numbers, spans.ts[rows], spans.end[rows])
+
+
+@once_per_trace
+def step_spans(trace: Trace, window: Window) -> Spans:
+    """Return the marked steps inside the window, without the time between two marks (the profiler's
+    own bookkeeping, 0.1 ms). If no step is marked, return the window; where there is device work,
+    the time before the window in which this work was launched is included."""
+    marks = steps_of(trace)
+    spans = clip(union(marks.start, marks.end), window.start_ns, window.end_ns)
+    if len(spans):
+        return spans
+    start = window.start_ns
+    if len(trace.device) and len(trace.ops):
+        start = min(start, int(trace.ops.ts[0]))
+    return union(np.array([start]), np.array([window.end_ns]))
+
+
+def started(table: Events, spans: Spans) -> NDArray[np.bool_]:
+    """Return which rows start in one of the spans."""
+    return covered(spans, table.ts, table.ts + 1) > 0
+
+
+def rows_in(table: Events, window: Window) -> NDArray[np.int64]:
+    """Return the numbers of the rows that start in the window. Tables are ordered by start, so
+    these rows are neighbours."""
+    first, last = np.searchsorted(table.ts, [window.start_ns, window.end_ns], side="left")
+    return np.arange(first, max(first, last), dtype=np.int64)
 
 
 MAX_EVENTS = 250_000

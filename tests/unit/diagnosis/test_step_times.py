@@ -19,7 +19,7 @@ from ridgeline.records.run import Step
 from ridgeline.records.run_summary import StepTimes
 from ridgeline.records.step_work import StepWork
 from ridgeline.records.verdict import DoubtCode
-from ridgeline.trace.analyses.op_work import OpWork
+from ridgeline.trace.analyses.recorded_calls import OpWork
 from ridgeline.trace.analyses.roofline import Hint, row_of
 from ridgeline.trace.analyses.step_work import bound
 from tests.unit.diagnosis.made_up_steps import BASE, MS, noise, noisy, step

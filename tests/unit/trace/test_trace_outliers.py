@@ -9,8 +9,8 @@ from traces_made import Made, steady
 
 from ridgeline.records.trace import TraceStudy
 from ridgeline.report.views.trace import headline
-from ridgeline.trace.outliers import OTHER_DEVICE, TOO_EARLY, TOO_LATE, WRONG_TOTAL
 from ridgeline.trace.study import study
+from ridgeline.trace.validation import OTHER_DEVICE, TOO_EARLY, TOO_LATE, WRONG_TOTAL
 
 
 def studied(made: Made, folder: Path) -> TraceStudy:

@@ -10,7 +10,7 @@ from traces_made import HOST, Made
 
 from ridgeline.records.trace import Ranks, Region, TraceStudy
 from ridgeline.records.trust import Check
-from ridgeline.trace.merging import merged
+from ridgeline.trace.ranks.merging import merged
 from ridgeline.trace.study import study
 
 V100 = {"id": 0, "name": "V100", "numSms": 80}

@@ -7,7 +7,7 @@ import pytest
 
 from ridgeline.records.machine import Ceiling, Device
 from ridgeline.records.trace import Roofline, RooflineRow, Window
-from ridgeline.trace.analyses.op_work import op_work
+from ridgeline.trace.analyses.recorded_calls import op_work
 from ridgeline.trace.analyses.roofline import roofline
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Shape

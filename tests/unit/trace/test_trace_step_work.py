@@ -17,8 +17,7 @@ from ridgeline.cost.counting.account import count
 from ridgeline.records.machine import Ceiling, Device
 from ridgeline.records.step_work import StepWork
 from ridgeline.trace.analyses.collective_sites import exchange
-from ridgeline.trace.analyses.step_counts import INSIDE, NOTHING, OWNS, owning
-from ridgeline.trace.analyses.step_work import step_work
+from ridgeline.trace.analyses.step_work import INSIDE, NOTHING, OWNS, owning, step_work
 from ridgeline.trace.links import Links
 from ridgeline.trace.reading.reader import parse
 from ridgeline.trace.trace import Trace

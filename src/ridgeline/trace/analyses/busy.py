@@ -5,6 +5,7 @@ import numpy as np
 from ridgeline.records.trace import DeviceTime, Overlap, StepTime, StreamTime, Window
 from ridgeline.records.trust import Trust
 from ridgeline.trace.columns import DeviceOps, Kind
+from ridgeline.trace.host_states import driving_lanes, synchronising
 from ridgeline.trace.intervals import (
     NOTHING,
     Spans,
@@ -13,11 +14,11 @@ from ridgeline.trace.intervals import (
     intersect,
     merge,
     subtract,
+    time_of,
     union,
 )
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import DeviceProperties, Trace
-from ridgeline.trace.view import driving_lanes, synchronising, time_of
 from ridgeline.trace.window import Steps
 
 _COMMUNICATION = ("nccl", "rccl", "oneccl", "msccl", "mscclpp")

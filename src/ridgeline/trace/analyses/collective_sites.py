@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from ridgeline.records.sites import CollectiveSite, Exchange, Sharding, SitePhase
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.phases import phase_spans
-from ridgeline.trace.analyses.step_counts import step_spans
 from ridgeline.trace.columns import Kind
 from ridgeline.trace.intervals import Spans, covered, intersect, subtract, union
 from ridgeline.trace.links import Links, Rows, at_rows, distinct
@@ -26,6 +25,7 @@ from ridgeline.trace.ranks.collectives import (
     family_of,
 )
 from ridgeline.trace.trace import Trace
+from ridgeline.trace.window import step_spans
 
 _PHASES: tuple[SitePhase, ...] = ("other", "input", "forward", "backward", "optimizer")
 _SHARDINGS: tuple[Sharding, ...] = ("", "fsdp1", "fsdp2")

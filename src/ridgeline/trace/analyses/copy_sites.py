@@ -12,13 +12,12 @@ from ridgeline.trace.analyses.busy import busy_spans, is_communication
 from ridgeline.trace.analyses.critical_path import device_on_path
 from ridgeline.trace.analyses.phases import phase_spans
 from ridgeline.trace.analyses.recorded_calls import sizes_of
-from ridgeline.trace.analyses.step_counts import step_spans
 from ridgeline.trace.columns import Kind
 from ridgeline.trace.intervals import Spans, covered
 from ridgeline.trace.links import Links
 from ridgeline.trace.places import CallPaths, Places, place_of, user_places
 from ridgeline.trace.trace import Trace
-from ridgeline.trace.window import steps_of
+from ridgeline.trace.window import step_spans, steps_of
 
 MAX_SITES = 200
 _TO_DEVICE = re.compile(r"HtoD|HostToDevice|Host -> Device", re.IGNORECASE)

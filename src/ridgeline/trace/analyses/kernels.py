@@ -11,14 +11,14 @@ from ridgeline.records.trace import Category, CategoryRow, KernelRow, Window
 from ridgeline.trace.columns import Kind
 from ridgeline.trace.links import Links, distinct
 from ridgeline.trace.trace import Trace
-from ridgeline.trace.view import within
+from ridgeline.trace.window import rows_in
 
 
 def kernels(
     trace: Trace, links: Links, window: Window, limit: int = 50
 ) -> tuple[tuple[KernelRow, ...], int]:
     """Return the rows by total time, and how many further names there are."""
-    rows = within(trace.device, window)
+    rows = rows_in(trace.device, window)
     if not len(rows):
         return (), 0
     dur, names = trace.device.dur[rows], trace.device.name[rows]
@@ -174,7 +174,7 @@ def category_of(kernel: str, op: str = "") -> Category:
 
 def categories(trace: Trace, links: Links, window: Window) -> tuple[CategoryRow, ...]:
     """Return the summed time of device operations by category, the largest first."""
-    rows = within(trace.device, window)
+    rows = rows_in(trace.device, window)
     if not len(rows):
         return ()
     device, op = trace.device.take(rows), links.device_op[rows]

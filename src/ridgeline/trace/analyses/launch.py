@@ -16,7 +16,7 @@ from ridgeline.trace.columns import DeviceOps, Kind
 from ridgeline.trace.intervals import covered, union
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace
-from ridgeline.trace.view import started_in
+from ridgeline.trace.window import rows_in
 
 MAX_SMALL_KERNEL_NS = 10_000
 """A shorter kernel takes less time than its launch."""
@@ -39,7 +39,7 @@ class _Launches(NamedTuple):
 
 def launch(trace: Trace, links: Links, window: Window, steps: int) -> Launch:
     device = trace.device
-    inside = started_in(device, window.start_ns, window.end_ns)
+    inside = rows_in(device, window)
     here = device.take(inside)
     if not len(here):
         return Launch(trust=Trust(confidence="unreliable", why="no device work in the window"))

@@ -12,7 +12,7 @@ from ridgeline.records.trace import ModuleRow, Window
 from ridgeline.trace.columns import Frames
 from ridgeline.trace.links import Links, Rows, beneath, distinct, enclosing, inherited, nested
 from ridgeline.trace.trace import Trace, once_per_trace
-from ridgeline.trace.view import within
+from ridgeline.trace.window import rows_in
 
 Part = tuple[str, str]
 """(name, class) of one module in a path, outermost first."""
@@ -41,7 +41,7 @@ def modules(trace: Trace, links: Links, window: Window, limit: int = 100) -> tup
     tree = module_paths(trace, links, window)
     if tree is None:
         return ()
-    rows = within(trace.device, window)
+    rows = rows_in(trace.device, window)
     dur = trace.device.dur[rows]
     module = _of_device(trace, links, tree)[rows]
     own = np.zeros(len(tree.names), np.int64)

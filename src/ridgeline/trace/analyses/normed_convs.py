@@ -12,10 +12,10 @@ from ridgeline.records.sites import NormedConv
 from ridgeline.records.trace import Place, Window
 from ridgeline.trace.analyses.critical_path import device_on_path
 from ridgeline.trace.analyses.modules import forward_of, module_paths, path_of
-from ridgeline.trace.analyses.step_counts import started, step_spans
 from ridgeline.trace.links import Links, Rows, inherited, own_time
 from ridgeline.trace.places import Places, place_of, user_places
 from ridgeline.trace.trace import Trace
+from ridgeline.trace.window import started, step_spans
 
 CONVOLUTIONS = frozenset(f"aten::conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))
 NORMS = frozenset(("aten::batch_norm", "aten::instance_norm", "aten::batch_norm_stats"))

@@ -18,7 +18,7 @@ from ridgeline.trace.analyses.kernels import category_of
 from ridgeline.trace.analyses.modules import Modules, forward_of, module_paths, path_of
 from ridgeline.trace.analyses.phases import phase_spans
 from ridgeline.trace.analyses.recorded_calls import shape_text
-from ridgeline.trace.analyses.step_counts import OWNS, Counted, count_work, started, step_spans
+from ridgeline.trace.analyses.step_work import OWNS, Counted, count_work
 from ridgeline.trace.intervals import covered
 from ridgeline.trace.links import (
     Links,
@@ -32,7 +32,7 @@ from ridgeline.trace.links import (
 )
 from ridgeline.trace.places import Places, place_of, user_places
 from ridgeline.trace.trace import Trace
-from ridgeline.trace.view import within
+from ridgeline.trace.window import rows_in, started, step_spans
 
 
 class _Times(Struct, frozen=True):
@@ -73,14 +73,14 @@ def _times(trace: Trace, links: Links, window: Window) -> _Times:
     host_self = table.dur.copy()
     child = np.flatnonzero(parent >= 0)
     np.subtract.at(host_self, parent[child], table.dur[child])
-    rows = within(trace.device, window)
+    rows = rows_in(trace.device, window)
     op, dur = links.device_op[rows], trace.device.dur[rows]
     device_self = np.zeros(len(table), np.int64)
     np.add.at(device_self, op[op >= 0], dur[op >= 0])
     launched = np.zeros(len(table), np.int64)  # also work of no length makes its operator count
     np.add.at(launched, op[op >= 0], 1)
     chosen = beneath(parent, launched) > 0
-    chosen[within(table, window)] = True
+    chosen[rows_in(table, window)] = True
     return _Times(
         chosen,
         np.maximum(host_self, 0),

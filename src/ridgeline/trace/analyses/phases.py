@@ -15,13 +15,21 @@ from numpy.typing import NDArray
 
 from ridgeline.records.sites import OwnCode
 from ridgeline.records.trace import Phase, Window
-from ridgeline.trace.analyses.step_counts import step_spans
-from ridgeline.trace.host_states import is_input
-from ridgeline.trace.intervals import Spans, clip, covered, evenly_spread, merge, subtract, union
+from ridgeline.trace.host_states import driving_lanes, is_input, launched
+from ridgeline.trace.intervals import (
+    Spans,
+    clip,
+    covered,
+    evenly_spread,
+    merge,
+    subtract,
+    time_of,
+    union,
+)
 from ridgeline.trace.links import Links
 from ridgeline.trace.places import place_of, user_places
 from ridgeline.trace.trace import Trace, once_per_trace
-from ridgeline.trace.view import driving_lanes, launched, on_lanes, started_in, time_of
+from ridgeline.trace.window import rows_in, step_spans
 
 PhaseName = Literal["input", "forward", "backward", "optimizer", "other"]
 _SHOWN: tuple[PhaseName, ...] = ("input", "forward", "backward", "optimizer", "other")
@@ -34,7 +42,7 @@ def phases(trace: Trace, links: Links, window: Window) -> tuple[Phase, ...]:
     if window.ns <= 0:
         return ()
     spans = phase_spans(trace, links)
-    inside = started_in(trace.device, window.start_ns, window.end_ns)
+    inside = rows_in(trace.device, window)
     dur = trace.device.dur[inside]
     moment, lane = launched(trace, links)
     moment, known = moment[inside], lane[inside] >= 0
@@ -77,7 +85,7 @@ def _named(trace: Trace, lanes: NDArray[np.int64], test: Callable[[str], bool]) 
     were recorded."""
     return merge(
         *(
-            time_of(table, trace.names_where(table.name, test) & on_lanes(table, lanes))
+            time_of(table, trace.names_where(table.name, test) & np.isin(table.lane, lanes))
             for table in (trace.annotations, trace.frames)
         )
     )
@@ -96,8 +104,8 @@ def _backward(trace: Trace, links: Links, taken: Spans) -> Spans:
     marked = _is_backward(trace)
     # a thread other than the main one that runs backward operators runs nothing else
     engines = np.unique(ops.lane[marked & (ops.lane != main)]).astype(np.int64)
-    ran = marked | on_lanes(ops, engines)
-    work = merge(time_of(ops, ran), time_of(calls, on_lanes(calls, engines)))
+    ran = marked | np.isin(ops.lane, engines)
+    work = merge(time_of(ops, ran), time_of(calls, np.isin(calls.lane, engines)))
     called = merge(
         _named(trace, np.array([main]), _is_backward_call),
         time_of(trace.annotations, _titled(trace, "backward")),
@@ -135,10 +143,12 @@ def _forward(trace: Trace, links: Links, lanes: NDArray[np.int64]) -> Spans:
     ops, calls, spans, frames = trace.ops, trace.calls, trace.annotations, trace.frames
     modules = trace.names_where(frames.name, lambda name: name.startswith("nn.Module: "))
     found = merge(
-        time_of(ops, on_lanes(ops, lanes)),
-        time_of(calls, on_lanes(calls, lanes) & np.isin(np.arange(len(calls)), links.device_call)),
-        time_of(frames, modules & on_lanes(frames, lanes)),
-        time_of(spans, _titled(trace, "forward") & on_lanes(spans, lanes)),
+        time_of(ops, np.isin(ops.lane, lanes)),
+        time_of(
+            calls, np.isin(calls.lane, lanes) & np.isin(np.arange(len(calls)), links.device_call)
+        ),
+        time_of(frames, modules & np.isin(frames.lane, lanes)),
+        time_of(spans, _titled(trace, "forward") & np.isin(spans.lane, lanes)),
     )
     steps = trace.names_where(spans.name, lambda name: name.startswith("ProfilerStep"))
     if not steps.any():
@@ -162,7 +172,7 @@ _STEP = re.compile(r"Optimizer\.step#(\w+)\.step$")
 def optimizer_name(trace: Trace, window: Window) -> str:
     """Return the name of the optimizer; of several, the one whose steps take longest."""
     marks = trace.annotations
-    inside = started_in(marks, window.start_ns, window.end_ns)
+    inside = rows_in(marks, window)
     taken: dict[str, int] = {}
     for name, dur in zip(marks.name[inside].tolist(), marks.dur[inside].tolist(), strict=True):
         if (told := _STEP.match(trace.text(name))) is not None:
@@ -181,8 +191,8 @@ def own_code(trace: Trace, links: Links, window: Window) -> OwnCode:
     lanes = driving_lanes(trace, links)
     phases = phase_spans(trace, links)
     known = merge(
-        time_of(trace.ops, on_lanes(trace.ops, lanes)),
-        time_of(trace.calls, on_lanes(trace.calls, lanes)),
+        time_of(trace.ops, np.isin(trace.ops.lane, lanes)),
+        time_of(trace.calls, np.isin(trace.calls.lane, lanes)),
         phases["input"],
         phases["backward"],
         phases["optimizer"],

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from ridgeline.records.trace import Region, Window
 from ridgeline.trace.columns import Events
-from ridgeline.trace.host_states import is_compiling
+from ridgeline.trace.host_states import is_compiling, launched
 from ridgeline.trace.intervals import clip, merge, union
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace
-from ridgeline.trace.view import launched, started_in
+from ridgeline.trace.window import rows_in
 
 SHOWN = 50
 """Compiled regions listed, the longest first: a model may have thousands."""
@@ -53,12 +53,12 @@ def _graphs(trace: Trace, links: Links, window: Window) -> list[Region]:
     calls, device = trace.calls, trace.device
     launches = trace.names_where(calls.name, lambda name: name.endswith("GraphLaunch"))
     inside = np.zeros(len(device), bool)
-    inside[started_in(device, window.start_ns, window.end_ns)] = True
+    inside[rows_in(device, window)] = True
     call = links.device_call
     by_call = (call >= 0) & (launches[np.maximum(call, 0)] if len(calls) else False)
     graphed = np.flatnonzero(inside & (by_call | (device.graph > 0)))
     here = np.zeros(len(calls), bool)
-    here[started_in(calls, window.start_ns, window.end_ns)] = True
+    here[rows_in(calls, window)] = True
     hidden = np.setdiff1d(np.flatnonzero(launches & here), call[call >= 0])
     rows = []
     for graph in np.unique(device.graph[graphed]).tolist():
@@ -104,7 +104,7 @@ def _graph_note(links: Links, rows: NDArray[np.int64], by_call: NDArray[np.bool_
 
 
 def _sent(trace: Trace, links: Links, window: Window) -> _Sent:
-    inside = started_in(trace.device, window.start_ns, window.end_ns)
+    inside = rows_in(trace.device, window)
     moment, lane = launched(trace, links)
     moment, lane, dur = moment[inside], lane[inside], trace.device.dur[inside]
     order = np.lexsort((moment, lane))
@@ -150,7 +150,7 @@ def _compiled(trace: Trace, window: Window, sent: _Sent) -> list[Region]:
 
 
 def _triton(trace: Trace, window: Window) -> list[Region]:
-    here = trace.device.take(started_in(trace.device, window.start_ns, window.end_ns))
+    here = trace.device.take(rows_in(trace.device, window))
     rows = trace.names_where(here.name, lambda name: name.startswith("triton_"))
     if not rows.any():
         return []

@@ -17,12 +17,17 @@ from ridgeline.records.machine import MAX_SHARE_OF_CEILING, Ceiling, Device
 from ridgeline.records.trace import Roofline, RooflineRow, Window
 from ridgeline.records.trust import Trust
 from ridgeline.trace.analyses.kernels import category_of
-from ridgeline.trace.analyses.op_work import TOLD_BY_BACKWARD, OpWork, op_work
-from ridgeline.trace.analyses.recorded_calls import shape_text, sizes_of
+from ridgeline.trace.analyses.recorded_calls import (
+    TOLD_BY_BACKWARD,
+    OpWork,
+    op_work,
+    shape_text,
+    sizes_of,
+)
 from ridgeline.trace.columns import Kind
 from ridgeline.trace.links import Links, Rows, at_rows, beneath, distinct
 from ridgeline.trace.trace import Trace, once_per_trace
-from ridgeline.trace.view import within
+from ridgeline.trace.window import rows_in
 
 Results = dict[tuple[int, int], tuple[int, ...]]
 """Sizes of results by (name, shape) codes."""
@@ -71,7 +76,7 @@ def roofline(
     """Return the operators by device time. Without a known device they have rates, and no
     ceilings."""
     name = "" if device is None else device.name
-    rows = within(trace.device, window)
+    rows = rows_in(trace.device, window)
     total = int(trace.device.dur[rows].sum())
     if not total:
         return Roofline(device=name, trust=_doubt("no-device-work", "no device work in the window"))
@@ -92,7 +97,7 @@ def roofline(
 def _answers(trace: Trace, links: Links, window: Window) -> _Answers:
     device, ops = trace.device, trace.ops
     op = np.where(_on_device(trace), links.device_op, -1)
-    inside = within(device, window)
+    inside = rows_in(device, window)
     launches, present = np.zeros((2, len(ops)), np.int64)
     np.add.at(launches, op[op >= 0], 1)
     here = op[inside]

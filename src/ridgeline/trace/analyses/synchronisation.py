@@ -17,11 +17,11 @@ from ridgeline.records.run_summary import SyncPoint
 from ridgeline.records.sites import Replay, SyncSite
 from ridgeline.records.trace import Cause, Place, Window
 from ridgeline.trace.analyses.idle import CAUSES, IdleGaps, idle_gaps
-from ridgeline.trace.analyses.step_counts import started, step_spans
 from ridgeline.trace.columns import Calls, Events, Kind
 from ridgeline.trace.host_states import (
     BLOCKING_OPS,
     COPY_OPS,
+    driving_lanes,
     is_copy_call,
     is_sync_call,
     is_waiting_call,
@@ -30,7 +30,7 @@ from ridgeline.trace.intervals import covered, intersect, union
 from ridgeline.trace.links import Links, Rows, enclosing
 from ridgeline.trace.places import CallPaths, place_of, rows_above, user_places
 from ridgeline.trace.trace import Trace
-from ridgeline.trace.view import driving_lanes
+from ridgeline.trace.window import started, step_spans
 
 MAX_SYNC_POINTS = 20
 _SAID = BLOCKING_OPS | COPY_OPS | {"aten::unique_dim", "aten::bincount", "aten::pin_memory"}

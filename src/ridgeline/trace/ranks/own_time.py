@@ -20,14 +20,21 @@ from ridgeline.records.sites import LateRank, RankPlace
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.collective_sites import computing_spans
 from ridgeline.trace.analyses.phases import PhaseName, phase_spans
-from ridgeline.trace.analyses.step_counts import step_spans
-from ridgeline.trace.intervals import Spans, covered, evenly_spread, intersect, subtract, union
+from ridgeline.trace.host_states import driving_lanes
+from ridgeline.trace.intervals import (
+    Spans,
+    covered,
+    evenly_spread,
+    intersect,
+    subtract,
+    time_of,
+    union,
+)
 from ridgeline.trace.links import Links
 from ridgeline.trace.places import place_of, user_places
 from ridgeline.trace.ranks.collectives import collectives
 from ridgeline.trace.trace import Trace
-from ridgeline.trace.view import driving_lanes, on_lanes, time_of
-from ridgeline.trace.window import steps_of
+from ridgeline.trace.window import step_spans, steps_of
 
 PHASES: tuple[PhaseName, ...] = ("input", "forward", "backward", "optimizer", "other")
 MIN_WAITING_SHARE = 0.05
@@ -97,7 +104,7 @@ def _phases(trace: Trace, links: Links) -> dict[PhaseName, Spans]:
     frames = trace.frames
     modules = trace.names_where(frames.name, lambda name: name.startswith("nn.Module: "))
     if len(frames) and modules.any():
-        called = time_of(frames, modules & on_lanes(frames, driving_lanes(trace, links)))
+        called = time_of(frames, modules & np.isin(frames.lane, driving_lanes(trace, links)))
         spans["forward"] = intersect(spans["forward"], called)
     return spans
 
