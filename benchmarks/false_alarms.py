@@ -40,8 +40,8 @@ from ridgeline.comparison.preparation import settled
 from ridgeline.comparison.selftest import EFFECTS, THRESHOLD, one_candidate, prepare, table_of, take
 from ridgeline.records.comparison import Surroundings
 from ridgeline.statistics import RoundTable, analyse, estimate, plan_looks, simulated_rounds
-from ridgeline.statistics.noise import sequential_samples
 from ridgeline.statistics.significance import wilson
+from ridgeline.statistics.simulation import sequential_samples
 from ridgeline.units import plural
 
 ROUNDS = 60

@@ -29,9 +29,9 @@ from ridgeline.measure.timing import Block, Round, Rounds, Shot
 from ridgeline.records.facts import Verdict
 from ridgeline.records.selftest import MIN_WINDOWS, Bench, Procedure, SelfTest, Source, Tally
 from ridgeline.statistics.analysis import RoundTable, analyse
-from ridgeline.statistics.noise import sequential_samples, simulated_rounds
 from ridgeline.statistics.samples import lag1_correlation
 from ridgeline.statistics.significance import welch_p_value, wilson
+from ridgeline.statistics.simulation import sequential_samples, simulated_rounds
 
 Spend = Callable[[float], None]
 """Spends this many nanoseconds of the processor's time."""

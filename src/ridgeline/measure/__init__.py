@@ -1,7 +1,7 @@
-"""What a call takes here: time, memory, and the pace of generation.
+"""Measurement of a call on this machine: time, peak memory, and the speed of text generation.
 
-Knows torch and clocks, not models: what to call is handed in. The names load when first touched,
-so that importing the package costs neither torch nor numpy.
+The package knows torch and clocks but no models: the caller passes what is to be called. Names are
+loaded at first use, so that importing the package imports neither torch nor numpy.
 """
 
 from importlib import import_module

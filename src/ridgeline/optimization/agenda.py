@@ -13,7 +13,7 @@ from ridgeline.optimization.search import Search
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import Goal, SearchCode
 from ridgeline.records.trial import Asked
-from ridgeline.statistics.pooled import MOST
+from ridgeline.statistics.pooled import MAX_PAIRS
 
 MIN_BOUND = 1.02
 """A fix that can gain less is not tried."""
@@ -118,7 +118,7 @@ class Agenda:
         if len(self._search.judge.baseline) < 2:
             return 0.0
         spread = self._search.noise.now(self._search.measure).spread
-        return math.exp(2 * spread / math.sqrt(MOST))
+        return math.exp(2 * spread / math.sqrt(MAX_PAIRS))
 
     def bound(self, tried: Sequence[Candidate], gained: float = 1.0) -> float | None:
         """Return the most that these fixes can gain together on top of what is kept; None if there

@@ -13,7 +13,7 @@ from ridgeline.optimization.measure import STEP, Measure, is_timed, step_ns, typ
 from ridgeline.records.facts import Ratio, Reason, Verdict, because
 from ridgeline.records.optimized import SearchCode
 from ridgeline.records.trial import Asked, Trial
-from ridgeline.statistics.pooled import LOOKS, MOST, Pool
+from ridgeline.statistics.pooled import LOOKS, MAX_PAIRS, Pool
 
 ContestOutcome = Literal["FASTER", "SLOWER", "SAME", "UNDECIDED", "FAILED", "REFUSED", "CUT"]
 """A verdict, or how the contest ended without one: FAILED, a trial left no record; REFUSED, the
@@ -145,7 +145,7 @@ class Rules(Struct, frozen=True, kw_only=True):
 
     measure: Measure = STEP
     min_pairs: int = 1
-    max_pairs: int = MOST
+    max_pairs: int = MAX_PAIRS
     fresh: bool = False
     """Whether only new processes count."""
     so_far: "Contest | None" = None
@@ -195,7 +195,7 @@ def contest(
             break
     result = _decided(pool, differences, old, new)
     if earlier is None:  # the pool has learnt from the pairs of an earlier contest already
-        pool.others(differences)
+        pool.add_comparison(differences)
     return result
 
 

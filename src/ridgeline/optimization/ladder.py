@@ -20,7 +20,7 @@ from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import Optimized, SearchCode, Total
 from ridgeline.records.parity import Parity
 from ridgeline.records.trial import Asked
-from ridgeline.statistics.pooled import MOST
+from ridgeline.statistics.pooled import MAX_PAIRS
 
 MIN_HOPEFUL_GAIN = 1.05
 """An undecided fix whose interval reaches this gain is measured once more in the end."""
@@ -205,7 +205,7 @@ class Ladder:
             (ratio.value, one)
             for ratio, one in ratios
             if ratio is not None
-            and ratio.pairs < MOST
+            and ratio.pairs < MAX_PAIRS
             and ratio.value > MIN_BOUND
             and ratio.ci_high > MIN_HOPEFUL_GAIN
         ]

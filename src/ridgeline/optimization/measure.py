@@ -107,10 +107,10 @@ class ProcessNoise:
         if measure.varies not in self._first:
             pool = Pool()
             varying = [] if measure.varies == "memory" else self._baseline
-            pool.assume(median([_spread_within(trial) for trial in varying] or [0.0]))
+            pool.add_assumption(median([_spread_within(trial) for trial in varying] or [0.0]))
             self._counted[measure.varies] = self._known(measure)
             self._seen[measure.varies] = len(self._baseline)
-            pool.runs(self._counted[measure.varies])
+            pool.add_runs(self._counted[measure.varies])
             self._first[measure.varies] = pool
         return self._first[measure.varies]
 
@@ -121,7 +121,7 @@ class ProcessNoise:
         pool, counted = self.unchanged(measure), self._counted[measure.varies]
         for value in map(measure.of, self._baseline[self._seen[measure.varies] :]):
             if value:
-                pool.one_more(counted, math.log(value))
+                pool.add_run(counted, math.log(value))
                 counted.append(math.log(value))
         self._seen[measure.varies] = len(self._baseline)
 
@@ -141,8 +141,8 @@ class ProcessNoise:
         if measure.varies == "memory" or not (no_longer_waits and shorter):
             return
         pool, earlier = Pool(), self.now(measure).spread / math.sqrt(2)
-        pool.assume(max(median(map(_spread_within, after)), earlier, ASSUMED_SPREAD))
-        pool.runs([math.log(value) for value in map(measure.of, after) if value])
+        pool.add_assumption(max(median(map(_spread_within, after)), earlier, ASSUMED_SPREAD))
+        pool.add_runs([math.log(value) for value in map(measure.of, after) if value])
         self._now[measure.varies] = pool
 
     def control(self, measure: Measure) -> Ratio | None:

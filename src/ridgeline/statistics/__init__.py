@@ -1,7 +1,8 @@
-"""What a set of numbers says: summary, steady state, cost law, comparison.
+"""Statistics of timings: summary, steady state, cost laws, and the comparison of variants.
 
-numpy only. Knows no clock and no torch: samples come in as numbers in the order they were taken,
-records go out. The names load when first touched, so that importing the package costs no numpy.
+The package uses numpy only, no clock and no torch. Samples come in as numbers in the order they
+were taken, and records go out. Names are loaded at first use, so that importing the package does
+not import numpy.
 """
 
 from importlib import import_module
@@ -18,8 +19,8 @@ _HOME = {
     "lag1_correlation": "ridgeline.statistics.samples",
     "plan_looks": "ridgeline.statistics.significance",
     "predict": "ridgeline.statistics.law",
-    "sequential_samples": "ridgeline.statistics.noise",
-    "simulated_rounds": "ridgeline.statistics.noise",
+    "sequential_samples": "ridgeline.statistics.simulation",
+    "simulated_rounds": "ridgeline.statistics.simulation",
     "steady_start": "ridgeline.statistics.samples",
     "summarize": "ridgeline.statistics.samples",
     "welch_p_value": "ridgeline.statistics.significance",
@@ -46,10 +47,10 @@ __all__ = [
 if TYPE_CHECKING:
     from ridgeline.statistics.analysis import Analysis, RoundTable, analyse
     from ridgeline.statistics.law import fit_law, predict
-    from ridgeline.statistics.noise import sequential_samples, simulated_rounds
     from ridgeline.statistics.paired import estimate
     from ridgeline.statistics.samples import classify, lag1_correlation, steady_start, summarize
     from ridgeline.statistics.significance import Looks, plan_looks, welch_p_value
+    from ridgeline.statistics.simulation import sequential_samples, simulated_rounds
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,12 @@
-"""Whether the place in a round, or who ran just before, changed an arm's time.
+"""The judgement of a comparison: estimates, verdicts, drift and order effects of its rounds.
 
-Shuffling spreads such an effect over the arms; it does not remove it, and where one arm leaves
-the caches or the clocks worse than another the ratios say less than they seem to. Every arm in
-every place and after every other arm is one contrast; the largest of all is held against the
-largest that the same times give when the orders are dealt out anew, which pays for their number.
+`analyse` judges by wall time. `decide_by_processor_time` corrects that on a crowded machine, where
+processor time says more. `order_effect` tests whether the place in a round, or the variant that ran
+just before, changed a variant's time. Shuffling spreads such an effect over the variants but does
+not remove it: where one variant leaves the caches or the clocks in a worse state than another, the
+ratios are less reliable than they look. Every variant in every place and after every other variant
+is one contrast. The largest contrast is compared with the largest that the same times give when the
+orders are shuffled among the rounds, which corrects for their number.
 """
 
 import math
@@ -30,12 +33,14 @@ from ridgeline.statistics.significance import holm_alphas
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer]
 Contrast = tuple[int, NDArray[np.bool_], str]
-"""An arm, the rounds in which it holds, and the words for it."""
+"""A variant, the rounds in which it had this place or this predecessor, and the description."""
 
 ORDER_ALPHA = 0.05
-_DEALS = 499
-_CELLS = 1_000_000  # of ranks dealt at once: 8 MB
-_FEWEST = 5  # rounds on either side of a contrast; fewer say nothing and fatten the largest
+"""The significance level of the test for an order effect."""
+_SHUFFLES = 499
+_MAX_RANKS_AT_ONCE = 1_000_000  # 8 MB
+# A contrast with fewer rounds on either side says nothing and would only raise the largest score.
+_MIN_CONTRAST_ROUNDS = 5
 
 
 def order_effect(
@@ -46,21 +51,22 @@ def order_effect(
     process: Integers | None = None,
     seed: int = 0,
 ) -> OrderEffect:
-    """Of times and places (rounds, arms); the names are for the sentence. The first arm of a
-    round ran after the last of the round before, unless the processes changed in between."""
-    arms = samples.shape[1]
-    named = names or [f"arm {at}" for at in range(arms)]
+    """Return the largest order effect in `samples` and `positions`, both (rounds, variants).
+    `names` describe it. The first variant of a round ran after the last of the round before, unless
+    the processes changed in between."""
+    variants = samples.shape[1]
+    named = names or [f"variant {index}" for index in range(variants)]
     relative = _relative(np.log(samples))
-    contrasts = _contrasts(positions, _before(positions, process), named)
-    kept = [contrast for contrast in contrasts if _enough(contrast[1])]
-    if not kept or arms < 2:
+    contrasts = _contrasts(positions, _predecessors(positions, process), named)
+    kept = [contrast for contrast in contrasts if _has_enough_rounds(contrast[1])]
+    if not kept or variants < 2:
         return OrderEffect(share=0.0, significant=False)
-    ranks = np.stack([average_ranks(relative[:, arm]) for arm in range(arms)], axis=1)
+    ranks = np.stack([average_ranks(relative[:, variant]) for variant in range(variants)], axis=1)
     ranks -= ranks.mean(axis=0)
     scores = _scores(ranks[None], kept)[0]
     largest = int(np.argmax(scores))
-    arm, mask, text = kept[largest]
-    change = np.median(relative[mask, arm]) - np.median(relative[~mask, arm])
+    variant, mask, text = kept[largest]
+    change = np.median(relative[mask, variant]) - np.median(relative[~mask, variant])
     return OrderEffect(
         share=float(np.expm1(min(change, 690.0))),
         significant=_chance(ranks, kept, float(scores[largest]), seed) <= ORDER_ALPHA,
@@ -69,16 +75,16 @@ def order_effect(
 
 
 def _relative(logs: Floats) -> Floats:
-    """Each arm's log time less the mean of the others' in its round: what slows the whole round
-    drops out, and an effect on one arm keeps its size."""
-    arms = logs.shape[1]
-    others = (logs.sum(axis=1, keepdims=True) - logs) / max(arms - 1, 1)
+    """Return each variant's log time minus the mean of the others' in its round. What slows the
+    whole round cancels, and an effect on one variant keeps its size."""
+    variants = logs.shape[1]
+    others = (logs.sum(axis=1, keepdims=True) - logs) / max(variants - 1, 1)
     relative: Floats = logs - others
     return relative
 
 
-def _before(positions: Integers, process: Integers | None) -> Integers:
-    """Which arm ran just before each arm, -1 where none did."""
+def _predecessors(positions: Integers, process: Integers | None) -> Integers:
+    """Return which variant ran just before each variant, -1 for none."""
     order = np.argsort(positions, axis=1)
     rounds = order.shape[0]
     carried = np.concatenate([[-1], order[:-1, -1]])
@@ -90,57 +96,61 @@ def _before(positions: Integers, process: Integers | None) -> Integers:
 
 
 def _contrasts(positions: Integers, before: Integers, names: Sequence[str]) -> list[Contrast]:
-    arms = positions.shape[1]
-    found = []
-    for arm in range(arms):
-        for place in range(arms):
-            words = "first" if place == 0 else "last" if place == arms - 1 else f"at {place + 1}"
-            found.append((arm, positions[:, arm] == place, f"{names[arm]} when {words}"))
-        for other in range(arms):
-            text = f"{names[arm]} after {'itself' if other == arm else names[other]}"
-            found.append((arm, before[:, arm] == other, text))
-    return found
+    variants = positions.shape[1]
+    contrasts: list[Contrast] = []
+    last = variants - 1
+    for variant in range(variants):
+        for place in range(variants):
+            words = "first" if place == 0 else "last" if place == last else f"at {place + 1}"
+            text = f"{names[variant]} when {words}"
+            contrasts.append((variant, positions[:, variant] == place, text))
+        for other in range(variants):
+            text = f"{names[variant]} after {'itself' if other == variant else names[other]}"
+            contrasts.append((variant, before[:, variant] == other, text))
+    return contrasts
 
 
-def _enough(mask: NDArray[np.bool_]) -> bool:
+def _has_enough_rounds(mask: NDArray[np.bool_]) -> bool:
     inside = int(mask.sum())
-    return min(inside, mask.size - inside) >= _FEWEST
+    return min(inside, mask.size - inside) >= _MIN_CONTRAST_ROUNDS
 
 
 def _scores(ranks: Floats, contrasts: Sequence[Contrast]) -> Floats:
-    """Rank sums inside each contrast in their standard deviations, unsigned; `ranks` are
-    (deals, rounds, arms), centred, the result is (deals, contrasts)."""
-    rounds, arms = ranks.shape[1:]
-    found = []
-    for arm in range(arms):
-        masks = np.array([mask for owner, mask, _ in contrasts if owner == arm], np.float64)
+    """Return the rank sum of each contrast, in standard deviations and without sign. `ranks` are
+    centred, (shuffles, rounds, variants); the result is (shuffles, contrasts)."""
+    rounds, variants = ranks.shape[1:]
+    scores = []
+    for variant in range(variants):
+        masks = np.array([mask for owner, mask, _ in contrasts if owner == variant], np.float64)
         inside = masks.sum(axis=-1)
-        variance = ranks[0, :, arm].var() * inside * (rounds - inside) / (rounds - 1)
+        variance = ranks[0, :, variant].var() * inside * (rounds - inside) / (rounds - 1)
         if masks.size:
-            found.append(ranks[:, :, arm] @ masks.T / np.sqrt(np.maximum(variance, 1e-12)))
-    scores: Floats = np.abs(np.concatenate(found, axis=1))
-    return scores
+            scores.append(ranks[:, :, variant] @ masks.T / np.sqrt(np.maximum(variance, 1e-12)))
+    unsigned: Floats = np.abs(np.concatenate(scores, axis=1))
+    return unsigned
 
 
 def _chance(ranks: Floats, contrasts: Sequence[Contrast], score: float, seed: int) -> float:
-    """How often the largest of all contrasts comes out as large when rounds keep their times and
-    get each other's orders."""
+    """Return the p-value of the largest score: how often the largest of all contrasts is at least
+    as large when the orders are shuffled among the rounds and the times stay."""
     rng = np.random.default_rng(seed)
     rounds = ranks.shape[0]
-    at_once = max(1, _CELLS // ranks.size)
-    reached = 1  # the measured orders are one deal of those possible
-    for done in range(0, _DEALS, at_once):
-        some = min(at_once, _DEALS - done)
-        deals = rng.permuted(np.tile(np.arange(rounds), (some, 1)), axis=1)
-        largest = _scores(ranks[deals], contrasts).max(axis=1)
+    at_once = max(1, _MAX_RANKS_AT_ONCE // ranks.size)
+    reached = 1  # the measured orders are one of the possible shuffles
+    for done in range(0, _SHUFFLES, at_once):
+        count = min(at_once, _SHUFFLES - done)
+        shuffles = rng.permuted(np.tile(np.arange(rounds), (count, 1)), axis=1)
+        largest = _scores(ranks[shuffles], contrasts).max(axis=1)
         reached += int((largest >= score - 1e-9).sum())
-    return reached / (_DEALS + 1)
+    return reached / (_SHUFFLES + 1)
 
 
-FEWEST_ROUNDS = 6
-"""Under 6 rounds no 95 % interval of the median exists, and no bootstrap invents one."""
-_FAR = 5  # times the threshold: 10 % apart, where the threshold is 2 %
-_HOPELESS = 100  # times the rounds; beyond, a number would be a guess
+MIN_ROUNDS = 6
+"""Fewer than 6 rounds have no 95 % interval of the median, and no bootstrap makes up for that."""
+# A control this many times the threshold from 1 is far off: 10 %, if the threshold is 2 %.
+_FAR_CONTROL_FACTOR = 5
+# If more than this many times the rounds would be needed, the number would be a guess.
+_MAX_ROUNDS_FACTOR = 100
 
 
 def judge(estimate: Estimate, control: Control, *, threshold: float) -> tuple[Verdict, Reason]:
@@ -148,9 +158,9 @@ def judge(estimate: Estimate, control: Control, *, threshold: float) -> tuple[Ve
     1.02 or 1 / 1.02."""
     if threshold < 0 or not math.isfinite(threshold):
         raise ValueError(f"the share that matters must be finite and not negative, not {threshold}")
-    if estimate.rounds < FEWEST_ROUNDS:
+    if estimate.rounds < MIN_ROUNDS:
         return "UNDECIDED", because(
-            VerdictCode.TOO_FEW_ROUNDS, rounds=estimate.rounds, needed=FEWEST_ROUNDS
+            VerdictCode.TOO_FEW_ROUNDS, rounds=estimate.rounds, needed=MIN_ROUNDS
         )
     if control.differs:
         difference = _share(abs(math.log(control.estimate.ratio)))
@@ -158,7 +168,7 @@ def judge(estimate: Estimate, control: Control, *, threshold: float) -> tuple[Ve
     size = abs(math.log(estimate.ratio))
     matters = math.log1p(threshold)
     apart_from_one = estimate.ci_low > 1.0 or estimate.ci_high < 1.0
-    if apart_from_one and _clears(estimate, control, size, threshold):
+    if apart_from_one and _exceeds_noise(estimate, control, size, threshold):
         verdict: Verdict = "FASTER" if estimate.ratio > 1.0 else "SLOWER"
         return verdict, _beyond(estimate, control, threshold)
     if -matters <= math.log(estimate.ci_low) and math.log(estimate.ci_high) <= matters:
@@ -171,26 +181,29 @@ def judge(estimate: Estimate, control: Control, *, threshold: float) -> tuple[Ve
     return "UNDECIDED", _missing(estimate, control, size, matters, apart_from_one)
 
 
-def _clears(estimate: Estimate, control: Control, size: float, threshold: float) -> bool:
-    """Beyond what matters and beyond what identical code showed. Where that was far, and the
-    control's own interval leaves out 1, chance is a poor excuse for it: then all of the candidate's
-    interval must be. (Asked of every control that leaves out 1, it would cost 4 of the 93 % of
-    5 % effects found.)"""
+def _exceeds_noise(estimate: Estimate, control: Control, size: float, threshold: float) -> bool:
+    """Return whether the difference is larger than the threshold and larger than the difference
+    that identical code (the control) showed.
+
+    If the control is far from 1 and its own interval excludes 1, chance hardly explains it. Then
+    the whole interval of the candidate must lie beyond the control. (If this were required for
+    every control whose interval excludes 1, 89 % instead of 93 % of 5 % effects would be found.)
+    """
     if size < math.log1p(max(threshold, control.floor)):
         return False
     aa = control.estimate
-    if aa.ci_low <= 1.0 <= aa.ci_high or control.floor < _FAR * threshold:
+    if aa.ci_low <= 1.0 <= aa.ci_high or control.floor < _FAR_CONTROL_FACTOR * threshold:
         return True
     nearest = min(abs(math.log(estimate.ci_low)), abs(math.log(estimate.ci_high)))
     return nearest >= math.log1p(control.floor)
 
 
 def differs(strict: Estimate, *, threshold: float) -> bool:
-    """Whether the control, its interval at a fifth of the level, says that identical code
-    differs, and by something that matters."""
+    """Return whether identical code differs by more than the threshold. `strict` is the estimate of
+    the control, with its interval at a fifth of the level (`CONTROL_LEVEL_SHARE`)."""
     apart = strict.ci_low > 1.0 or strict.ci_high < 1.0
     return (
-        strict.rounds >= FEWEST_ROUNDS
+        strict.rounds >= MIN_ROUNDS
         and apart
         and abs(math.log(strict.ratio)) >= math.log1p(threshold)
     )
@@ -235,8 +248,8 @@ def _missing(
 
 def _rounds_factor(have: float, need: float) -> int:
     """Return how many times as many rounds would shrink an interval from `have` to `need`: widths
-    shrink with the square root of the rounds. Return 0 where no number worth running would do."""
-    if need <= 0.0 or have / need > math.sqrt(_HOPELESS):
+    shrink with the square root of the rounds. Return 0 if that is more than worth running."""
+    if need <= 0.0 or have / need > math.sqrt(_MAX_ROUNDS_FACTOR):
         return 0
     return max(math.ceil((have / need) ** 2), 2)
 
@@ -246,24 +259,26 @@ def _share(size: float) -> float:
     return math.expm1(min(size, 300.0))
 
 
-CONTROL_SHARE = 0.2
-"""Of the level, for "identical code differs": 1 % at 5 %. At 5 % every twentieth comparison would
-be thrown away for nothing."""
+CONTROL_LEVEL_SHARE = 0.2
+"""The level at which the control is judged, as a share of the level of the look: 1 % where that is
+5 %. At 5 % itself, one comparison in twenty would be thrown away for nothing."""
 
 
 class RoundTable(Struct, frozen=True):
-    """The rounds so far: arms[0] is the baseline, arms[1] the control, the rest are candidates."""
+    """The rounds so far. Variant 0 is the baseline, variant 1 the control, the others are
+    candidates."""
 
     samples: NDArray[np.float64]
-    """(rounds, arms), nanoseconds a call."""
+    """Nanoseconds per call; (rounds, variants)."""
     positions: NDArray[np.integer]
-    """(rounds, arms), the place of each arm within its round, from 0."""
+    """The place of each variant within its round, from 0; (rounds, variants)."""
     process: NDArray[np.integer] | None = None
-    """(rounds,), the set of processes the round ran in."""
+    """The set of processes that each round ran in; (rounds,)."""
     names: tuple[str, ...] = ()
-    """Of the arms, for sentences."""
+    """The names of the variants, for descriptions."""
 
     def checked(self) -> "RoundTable":
+        """Return this table; raise ValueError if its shapes or places are wrong."""
         shape = self.samples.shape
         if len(shape) != 2 or shape[0] < 1 or shape[1] < 2:
             raise ValueError(f"rounds need a baseline and a control at least, not {shape}")
@@ -272,12 +287,12 @@ class RoundTable(Struct, frozen=True):
         if (np.sort(self.positions, axis=1) != np.arange(shape[1])).any():
             raise ValueError("the places of a round are 0, 1, 2 … in some order")
         if self.names and len(self.names) != shape[1]:
-            raise ValueError(f"{shape[1]} arms need as many names, not {len(self.names)}")
+            raise ValueError(f"{shape[1]} variants need as many names, not {len(self.names)}")
         return self
 
 
 class Analysis(Struct, frozen=True):
-    """What the rounds say at one look; estimates, verdicts and reasons are the candidates'."""
+    """The result of one look at the rounds. Estimates, verdicts and reasons are the candidates'."""
 
     control: Control
     estimates: tuple[Estimate, ...]
@@ -286,26 +301,27 @@ class Analysis(Struct, frozen=True):
     drift: Drift
     order: OrderEffect
     decided_by: tuple[DecidedBy, ...] = ()
-    """Which measure decided each verdict; "" for UNDECIDED."""
+    """The measure that decided each verdict; "" for UNDECIDED."""
     processor_estimates: tuple[Estimate, ...] = ()
     """The ratios by processor time; empty if processor time may not be used (`processor_time`)."""
 
 
 def analyse(table: RoundTable, *, alpha: float, threshold: float, seed: int = 0) -> Analysis:
-    """`alpha` is the level of this look for all candidates together (Holm shares it out),
-    `threshold` the share that matters."""
+    """Judge the rounds by wall time. `alpha` is the significance level of this look for all
+    candidates together (Holm's method divides it among them); `threshold` is the smallest
+    difference that matters, as a share."""
     samples = table.checked().samples
     base, process = samples[:, :2], table.process
-    aa = paired_ratio(base[:, 0], base[:, 1], seed=seed, process=process)
-    shown = aa.estimate(alpha)
+    control_ratio = paired_ratio(base[:, 0], base[:, 1], seed=seed, process=process)
+    aa = control_ratio.estimate(alpha)
     control = Control(
-        estimate=shown,
-        floor=max(shown.ratio, 1 / shown.ratio) - 1,
-        differs=differs(aa.estimate(alpha * CONTROL_SHARE), threshold=threshold),
+        estimate=aa,
+        floor=max(aa.ratio, 1 / aa.ratio) - 1,
+        differs=differs(control_ratio.estimate(alpha * CONTROL_LEVEL_SHARE), threshold=threshold),
     )
     ratios = [
-        paired_ratio(base, samples[:, arm], seed=seed, process=process)
-        for arm in range(2, samples.shape[1])
+        paired_ratio(base, samples[:, variant], seed=seed, process=process)
+        for variant in range(2, samples.shape[1])
     ]
     levels = holm_alphas([ratio.p_value for ratio in ratios], alpha)
     estimates = [ratio.estimate(level) for ratio, level in zip(ratios, levels, strict=True)]
@@ -333,14 +349,15 @@ is 1 % where the look has 5 %."""
 
 
 class ProcessorTimes(Struct, frozen=True):
-    """What the operating system counted in the same rounds, by round and arm."""
+    """Times and context switches that the operating system counted in the same rounds; each array
+    is (rounds, variants)."""
 
     wall: Floats
-    """Nanoseconds of the block."""
+    """Wall time of the block, in nanoseconds."""
     process: Floats
-    """Processor time of all threads."""
+    """Processor time of all threads, in nanoseconds."""
     thread: Floats
-    """Processor time of the calling thread."""
+    """Processor time of the calling thread, in nanoseconds."""
     sleeps: Floats
     """Voluntary context switches of the calling thread."""
 
@@ -349,7 +366,7 @@ class ProcessorTimes(Struct, frozen=True):
         """The share of wall time in which the baseline and the control waited for a processor."""
         return 1 - float(self.process[:, :2].sum() / self.wall[:, :2].sum())
 
-    def can_testify(self) -> bool:
+    def is_usable(self) -> bool:
         """Return whether processor time is what wall time would be on a quiet machine, and whether
         this machine is not quiet."""
         if not (self.process > 0).all():
@@ -360,7 +377,7 @@ class ProcessorTimes(Struct, frozen=True):
 
 
 def decide_by_processor_time(
-    found: Analysis,
+    analysis: Analysis,
     times: ProcessorTimes,
     table: RoundTable,
     *,
@@ -368,17 +385,18 @@ def decide_by_processor_time(
     threshold: float,
     seed: int = 0,
 ) -> Analysis:
-    """Return the analysis by wall time, `found`, corrected by processor time. Where processor time
-    can testify, it decides verdicts that wall time left open, and turns verdicts that it
-    contradicts into UNDECIDED. `table` has the processor time of each call in place of its wall
-    time; `alpha` is the significance level of the look."""
-    if not times.can_testify():
-        return found
+    """Return the `analysis` by wall time, corrected by processor time. Where processor time is
+    usable, it decides verdicts that wall time left open, and turns verdicts that it contradicts
+    into UNDECIDED. `table` has the processor time of each call in place of its wall time; `alpha`
+    is the significance level of the look."""
+    if not times.is_usable():
+        return analysis
     second = analyse(table, alpha=LEVEL_SHARE * alpha, threshold=threshold, seed=seed)
-    verdicts, reasons, deciders = list(found.verdicts), list(found.reasons), list(found.decided_by)
-    for at, (first, then) in enumerate(zip(found.verdicts, second.verdicts, strict=True)):
+    verdicts, reasons = list(analysis.verdicts), list(analysis.reasons)
+    deciders = list(analysis.decided_by)
+    for at, (first, then) in enumerate(zip(analysis.verdicts, second.verdicts, strict=True)):
         if first == "UNDECIDED" and then != "UNDECIDED":
-            if not _holds(found.estimates[at], second.estimates[at]):
+            if not _agree(analysis.estimates[at], second.estimates[at]):
                 continue
             verdicts[at], deciders[at] = then, "processor_time"
             reasons[at] = because(
@@ -395,7 +413,7 @@ def decide_by_processor_time(
                 taken_share=times.taken_share,
             )
     return replace(
-        found,
+        analysis,
         verdicts=tuple(verdicts),
         reasons=tuple(reasons),
         decided_by=tuple(deciders),
@@ -403,7 +421,8 @@ def decide_by_processor_time(
     )
 
 
-def _holds(wall: Estimate, processor: Estimate) -> bool:
+def _agree(wall: Estimate, processor: Estimate) -> bool:
+    """Return whether the ratio by processor time lies in the interval by wall time."""
     return wall.ci_low <= processor.ratio <= wall.ci_high
 
 
@@ -417,10 +436,11 @@ def _supports(first: Verdict, then: Verdict, estimate: Estimate, threshold: floa
     return first == "UNDECIDED" or then in ("SAME", "UNDECIDED")
 
 
-def deciding_estimates(found: Analysis) -> Sequence[tuple[Verdict, Estimate]]:
+def deciding_estimates(analysis: Analysis) -> Sequence[tuple[Verdict, Estimate]]:
     """Return each verdict with the estimate that it rests on."""
     pairs = []
-    for at, verdict in enumerate(found.verdicts):
-        second = found.decided_by[at] == "processor_time"
-        pairs.append((verdict, (found.processor_estimates if second else found.estimates)[at]))
+    for at, verdict in enumerate(analysis.verdicts):
+        by_processor = analysis.decided_by[at] == "processor_time"
+        estimates = analysis.processor_estimates if by_processor else analysis.estimates
+        pairs.append((verdict, estimates[at]))
     return pairs

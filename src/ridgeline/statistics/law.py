@@ -1,11 +1,11 @@
-"""The law by which a cost grows with a size.
+"""The law by which a cost grows with a size: constant, linear, quadratic or a power.
 
-Costs are sums of non-negative terms, so a candidate is a set of terms (1, n, n²) whose least
-squares come out non-negative, or a power a·n^k. Errors are relative: a millisecond off is nothing
-at 1 s and everything at 2 ms. Candidates are judged by the error at the point left out, and the
-simplest one within the noise wins; in that way a constant never becomes a line because of noise.
-A candidate needs one size more than it has coefficients, else leaving one out tests nothing; two
-sizes are the exception and give a line, or a constant.
+A cost is a sum of terms that are not negative. So a candidate is a set of terms (1, n, n²) whose
+least-squares coefficients are not negative, or a power a·n^k. Errors are relative: an error of a
+millisecond is nothing at 1 s and everything at 2 ms. Candidates are judged by leave-one-out
+cross-validation, and the simplest one within the noise wins, so that noise never turns a constant
+into a line. A candidate needs one size more than it has coefficients, or leaving one out would test
+nothing. Two sizes are the exception: they give a line, or a constant.
 """
 
 import math
@@ -21,14 +21,16 @@ from ridgeline.records.model import Form, Law
 Floats = NDArray[np.float64]
 
 NOISE = 0.02
-"""Errors under 2 % are noise of any timing: the practical threshold used throughout."""
-_SLACK = 1.5  # a simpler law may miss by half as much again: LOO errors of few points are coarse
-_EXACT = 1e-9
+"""Relative errors up to 2 % are the noise of any timing."""
+# The error of a simpler law may be this many times the smallest: with few points, errors by
+# leave-one-out are coarse.
+_MAX_ERROR_FACTOR = 1.5
+_MAX_EXACT_ERROR = 1e-9
 
 _FORMS: tuple[Form, ...] = ("constant", "linear", "quadratic")
 _POWER = ()  # stands for the power law among the sets of exponents
-# From the simplest; by coefficients, then by degree. The power law follows the polynomials with
-# as many coefficients: it fits what saturates, and curves that are none of its business.
+# From the simplest, by the number of coefficients and then by degree. The power law comes after the
+# polynomials with as many coefficients, because it also fits many curves that are no power.
 _CANDIDATES: tuple[tuple[int, ...], ...] = (
     (0,),
     (1,),
@@ -44,22 +46,23 @@ _CANDIDATES: tuple[tuple[int, ...], ...] = (
 class _Fit(Struct, frozen=True):
     exponents: tuple[int, ...]
     coefficients: tuple[float, ...]
-    left_out: float
-    """Mean relative error at the sizes left out."""
-    worst_left_out: float
+    mean_error: float
+    """Mean relative error at the sizes left out of the fit."""
+    max_error: float
+    """Largest relative error at the sizes left out of the fit."""
 
 
 def fit_law(
     sizes: Sequence[float], values: Sequence[float], *, unit: str = "", symbol: str = "n"
 ) -> Law:
-    """Fit the law of `values` over `sizes`; `unit` is that of the values, for the equation.
+    """Fit the law of `values` over `sizes`. `unit` is the unit of the values in the equation.
 
-    Raises ValueError for fewer than two distinct sizes, and for what is no cost (negative, not
-    finite).
+    Raise ValueError for fewer than two distinct sizes, and for values that are negative or not
+    finite.
     """
     points = _Points.checked(sizes, values)
     whole = all(float(value).is_integer() for value in values)
-    # Two counts that differ differ for a reason; two timings may differ by noise.
+    # Counts have no noise; timings do.
     noise = 0.0 if whole and points.distinct == 2 else NOISE
     best = _exact(sizes, values) if whole else None
     exact = best is not None
@@ -81,7 +84,7 @@ def fit_law(
 
 
 def predict(law: Law, size: float) -> float:
-    """The law's value at a size."""
+    """Return the value of the law at a size."""
     return float(_evaluate(law.form, law.coefficients, np.asarray([size], dtype=np.float64))[0])
 
 
@@ -89,7 +92,8 @@ class _Points(Struct, frozen=True):
     sizes: Floats
     values: Floats
     scale: Floats
-    """What an error is relative to: the value, or the largest one where it is (next to) zero."""
+    """The number that an error is relative to: the value, or the largest value if this one is zero
+    or next to zero."""
     distinct: int
 
     @classmethod
@@ -106,7 +110,7 @@ class _Points(Struct, frozen=True):
         if distinct < 2:
             raise ValueError("a law needs values at two different sizes at least")
         largest = float(y.max()) or 1.0
-        # A billionth of the largest value is nothing: its own relative error would rule the fit.
+        # Values below a billionth of the largest would dominate the fit by their relative errors.
         return cls(x, y, np.where(y > 1e-9 * largest, y, largest), distinct)
 
     def without(self, size: float) -> "_Points":
@@ -115,25 +119,26 @@ class _Points(Struct, frozen=True):
 
 
 def _exact(sizes: Sequence[float], values: Sequence[float]) -> _Fit | None:
-    """The simplest polynomial that gives every count, or None."""
+    """Return the simplest polynomial that gives every count exactly, or None."""
     for exponents in _CANDIDATES:
         if exponents == _POWER:
             continue
-        found = exact_polynomial(sizes, values, exponents)
-        if found is not None and min(found) >= 0:
-            return _Fit(exponents, tuple(float(value) for value in found), 0.0, 0.0)
+        exact = exact_polynomial(sizes, values, exponents)
+        if exact is not None and min(exact) >= 0:
+            return _Fit(exponents, tuple(float(value) for value in exact), 0.0, 0.0)
     return None
 
 
 def _candidate(points: _Points, exponents: tuple[int, ...]) -> _Fit | None:
-    """The fit with its error at left-out sizes; None where it is not physical or not testable."""
+    """Return the fit with its leave-one-out errors; None if a coefficient is negative, or if there
+    are too few sizes to leave one out."""
     needed = len(exponents) or 2
     saturated = points.distinct == 2 and exponents == (0, 1)
     if points.distinct <= needed and not saturated:
         return None
     coefficients = _solve(points, exponents)
     if coefficients is None or any(value < 0 for value in coefficients[: len(exponents)]):
-        return None  # the same set without that term is a candidate too
+        return None  # the set without the negative term is another candidate
     if saturated:
         return _Fit(exponents, coefficients, 0.0, math.inf)
     errors = []
@@ -148,33 +153,34 @@ def _candidate(points: _Points, exponents: tuple[int, ...]) -> _Fit | None:
 
 
 def _solve(points: _Points, exponents: tuple[int, ...]) -> tuple[float, ...] | None:
-    """Least squares of the relative errors; the power law as a line in logarithms."""
+    """Return the coefficients with the least squares of relative errors. The power law is fitted as
+    a line in logarithms."""
     if exponents == _POWER:
         if (points.scale != points.values).any():
             return None  # a zero has no logarithm
         slope, level = np.polyfit(np.log(points.sizes), np.log(points.values), 1)
         return float(np.exp(level)), float(slope)
     columns = np.stack([points.sizes**exponent for exponent in exponents], axis=1)
-    height = columns.max(axis=0)  # n² up to 1e10 beside 1 would cost digits
+    height = columns.max(axis=0)  # a column with 1e10 beside one with 1 would lose digits
     weighted = columns / height / points.scale[:, None]
     solution = np.linalg.lstsq(weighted, points.values / points.scale, rcond=None)[0] / height
-    # A term that adds under 1e-12 of the value anywhere is rounding, of either sign.
+    # A term that contributes less than 1e-12 of every value is a rounding error.
     share = np.max(np.abs(columns * solution) / points.scale[:, None], axis=0)
     return tuple(float(value) for value in np.where(share < 1e-12, 0.0, solution))
 
 
 def _choose(fits: list[_Fit], noise: float) -> _Fit:
-    """The simplest candidate that is exact, else the simplest within the noise of the best. The
-    fits come simplest first; a constant is always among them."""
+    """Return the simplest candidate that is exact, else the simplest within the noise of the best.
+    `fits` begins with the simplest, and a constant is always among them."""
     for fit in fits:
-        if fit.worst_left_out < _EXACT:
+        if fit.max_error < _MAX_EXACT_ERROR:
             return fit
-    limit = max(noise, _SLACK * min(fit.left_out for fit in fits))
-    return next(fit for fit in fits if fit.left_out <= limit)
+    limit = max(noise, _MAX_ERROR_FACTOR * min(fit.mean_error for fit in fits))
+    return next(fit for fit in fits if fit.mean_error <= limit)
 
 
 def _layout(fit: _Fit) -> tuple[float, ...]:
-    """Coefficients in the order of the form, absent terms zero."""
+    """Return the coefficients in the order of the form, with zeros for absent terms."""
     if fit.exponents == _POWER:
         return fit.coefficients
     dense = [0.0] * (max(fit.exponents) + 1)
@@ -202,7 +208,7 @@ def _r_squared(values: Floats, fitted: Floats) -> float:
     around_law = float(np.sum((values - fitted) ** 2))
     around_mean = float(np.sum((values - values.mean()) ** 2))
     if around_mean == 0.0:
-        return 1.0 if around_law <= _EXACT * float(np.sum(values**2)) else 0.0
+        return 1.0 if around_law <= _MAX_EXACT_ERROR * float(np.sum(values**2)) else 0.0
     return 1.0 - around_law / around_mean
 
 
@@ -221,7 +227,7 @@ def _equation(form: Form, coefficients: tuple[float, ...], unit: str, symbol: st
 
 
 def _number(value: float) -> str:
-    """Counts in full, measurements to three figures or the whole number."""
+    """Write a count in full, and a measurement with three digits or as a whole number."""
     if abs(value) < 1e15 and (value.is_integer() or 1000 <= abs(value) < 1e9):
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -233,9 +239,9 @@ _EXACT_SHARE = Fraction(1, 10**9)
 def exact_polynomial(
     sizes: Sequence[float], values: Sequence[float], exponents: Sequence[int]
 ) -> tuple[Fraction, ...] | None:
-    """Coefficients of the terms n**exponent with which every value comes out to within 1e-9, or
-    None. The terms are solved from as many points as there are terms, spread over the sizes; at
-    least one more distinct size must be there to test them."""
+    """Return the coefficients of the terms n**exponent that give every value to within 1e-9; None
+    if there are none. The coefficients are solved from as many points as there are terms, spread
+    over the sizes. At least one more distinct size is needed to test them."""
     pairs = [(_plain(size), _plain(value)) for size, value in zip(sizes, values, strict=True)]
     points = sorted(dict(pairs).items())
     terms = len(exponents)
@@ -255,13 +261,15 @@ def exact_polynomial(
 
 
 def _plain(number: float) -> Fraction:
-    """Through int where it is whole: numpy's own integers overflow inside a Fraction."""
+    """Return a number as a Fraction. Whole numbers go through int, because numpy's integers
+    overflow inside a Fraction."""
     return Fraction(int(number)) if number == int(number) else Fraction(float(number))
 
 
 def _solve_exactly(rows: list[list[Fraction]]) -> tuple[Fraction, ...]:
-    """Gauss-Jordan. Powers of distinct positive sizes are never dependent, and every leading
-    minor of them is positive, so no pivot is zero."""
+    """Solve the rows (coefficients and right side) by Gauss-Jordan elimination. Powers of distinct
+    positive sizes are linearly independent, and all their leading minors are positive, so no pivot
+    is zero."""
     for at, row in enumerate(rows):
         pivot = [value / row[at] for value in row]
         rows[at] = pivot

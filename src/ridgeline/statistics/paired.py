@@ -1,9 +1,11 @@
-"""Where the middle of a set of log-ratios lies: the mean of the middle 60 %.
+"""The ratio of two variants that were timed in the same rounds, with its confidence interval.
 
-Chosen by simulation: 3,000 comparisons of 60 rounds (700 for Hodges-Lehmann), each with an interval
-by bootstrap at 95 %; "level" is how often it left out 1 on identical code, "power" how often on a
-5 % effect. Samples follow an AR(1) of 0.45 with sigma 0.10 and drift; "stalls" lengthens 10 % of
-them by 30 to 300 %, "two levels" puts 30 % of them 28 % higher.
+The estimate is the 20 % trimmed mean of the paired log-ratios, and the interval comes from a
+bootstrap over the rounds. The estimator was chosen by simulation: 3,000 comparisons of 60 rounds
+(700 for Hodges-Lehmann), each with a 95 % interval. "level" is how often that interval excluded 1
+on identical code, "power" how often on a 5 % effect. Samples follow an AR(1) process of 0.45 with
+sigma 0.10 and drift; "stalls" lengthens 10 % of them by 30 to 300 %, "two levels" makes 30 % of
+them 28 % longer.
 
                           normal            stalls            two levels
                           level   power     level   power     level   power
@@ -11,8 +13,8 @@ them by 30 to 300 %, "two levels" puts 30 % of them 28 % higher.
     20 % trimmed mean     4.9 %   95 %      3.2 %   74 %      5.0 %   53 %
     Hodges-Lehmann        4.3 %   96 %      3.6 %   69 %      5.6 %   55 %
 
-The median breaks the level and loses power; Hodges-Lehmann is as good but for stalls, and at 500
-rounds has 125,000 pairs in every resample.
+The median exceeds the level and has less power. Hodges-Lehmann is as good except with stalls, and
+with 500 rounds it needs 125,000 pairs in every resample.
 """
 
 import math
@@ -29,11 +31,11 @@ from ridgeline.statistics.significance import critical_t, two_sided_p
 Floats = NDArray[np.float64]
 
 TRIM = 0.2
-"""Share left out at each end."""
+"""The share of values that is cut off at each end."""
 
 
 def trimmed_mean(values: Floats) -> Floats:
-    """Along the last axis; under 5 values nothing is left out."""
+    """Return the trimmed mean along the last axis. Of fewer than 5 values, none are cut off."""
     count = values.shape[-1]
     cut = int(TRIM * count)
     shares = np.zeros(count)
@@ -45,31 +47,33 @@ def trimmed_mean(values: Floats) -> Floats:
 Indices = NDArray[np.intp]
 
 RESAMPLES = 2000
-"""The spread they give differs from seed to seed by 2 %, less than the 9 % that 60 rounds leave
-unknown about it; 60 rounds take 3 ms."""
-_CELLS = 15_000  # drawn at once: they stay in the cache, and take half as long as all at once
-_INNER = (0.15865525393145707, 0.8413447460685429)  # one standard deviation of a normal each side
+"""The number of bootstrap resamples. The standard error they give differs from seed to seed by 2 %,
+which is less than the 9 % of uncertainty that 60 rounds leave. 60 rounds take 3 ms."""
+# Drawn in portions of this size, resamples stay in the cache and take half the time.
+_MAX_INDICES_AT_ONCE = 15_000
+# The quantiles one standard deviation below and above the mean of a normal distribution.
+_ONE_SIGMA_QUANTILES = (0.15865525393145707, 0.8413447460685429)
 
 
 def standard_error(
     log_ratios: Floats, *, seed: int, block: int = 1, groups: Indices | None = None
 ) -> float:
-    """Standard error of the estimate on `log_ratios` (copies, rounds).
+    """Return the standard error of the estimate on `log_ratios` (copies, rounds).
 
-    Half the inner 68 % of the resamples' estimates: at 15 rounds with stalls a few resamples hold
-    more stalls than are trimmed, and their standard deviation, which those rule, found 33 % of
-    10 % effects where this finds 46 %; both keep the level. The factor n / (n - 1) makes up for
-    the resamples' having the sample's own, too small, variance.
+    It is half the width of the inner 68 % of the resamples' estimates. With 15 rounds and stalls, a
+    few resamples hold more stalls than are trimmed, and dominate the standard deviation: with that,
+    33 % of 10 % effects were found, with the inner width 46 %; both keep the level. The factor
+    √(n / (n - 1)) corrects for the variance of a sample being too small.
     """
     rounds = log_ratios.shape[1]
     rng = np.random.default_rng(seed)
-    found = [
+    drawn_estimates = [
         trimmed_mean(np.take(log_ratios, drawn, axis=1)).mean(axis=0)
         for drawn in _draws(rng, rounds, block, groups)
     ]
-    estimates = np.concatenate(found)
-    low, high = np.quantile(estimates, _INNER)
-    # Where most ratios are equal to the last digit (a coarse clock) the inner part has no width.
+    estimates = np.concatenate(drawn_estimates)
+    low, high = np.quantile(estimates, _ONE_SIGMA_QUANTILES)
+    # If most ratios are equal to the last digit (a coarse clock), the inner part has no width.
     error = float(high - low) / 2 or float(estimates.std())
     return error * float(np.sqrt(rounds / (rounds - 1)))
 
@@ -77,39 +81,41 @@ def standard_error(
 def _draws(
     rng: np.random.Generator, rounds: int, block: int, groups: Indices | None
 ) -> Iterator[Indices]:
-    """Resamples (some, rounds) of the rounds' indices, RESAMPLES of them in all."""
-    at_once = min(RESAMPLES, max(1, _CELLS // rounds))
+    """Yield `RESAMPLES` resamples of the rounds' indices, in portions of (count, rounds)."""
+    at_once = min(RESAMPLES, max(1, _MAX_INDICES_AT_ONCE // rounds))
     for done in range(0, RESAMPLES, at_once):
-        some = min(at_once, RESAMPLES - done)
+        count = min(at_once, RESAMPLES - done)
         if block == 1:
-            yield rng.integers(rounds, size=(some, rounds), dtype=np.intp)
+            yield rng.integers(rounds, size=(count, rounds), dtype=np.intp)
         elif groups is None:
-            yield _blocks(rng, some, rounds, block)
+            yield _blocks(rng, count, rounds, block)
         else:
             members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
             yield np.concatenate(
-                [own[_blocks(rng, some, own.size, block)] for own in members], axis=1
+                [own[_blocks(rng, count, own.size, block)] for own in members], axis=1
             )
 
 
-def _blocks(rng: np.random.Generator, some: int, rounds: int, block: int) -> Indices:
-    """Blocks of neighbours laid end to end; the end of the series is followed by its start, else
-    the first and the last rounds would be drawn less often."""
+def _blocks(rng: np.random.Generator, count: int, rounds: int, block: int) -> Indices:
+    """Return resamples made of blocks of neighbouring rounds, laid end to end. The series is
+    treated as a circle; otherwise the first and the last rounds would be drawn less often."""
     block = min(block, rounds)
-    starts = rng.integers(rounds, size=(some, -(-rounds // block)), dtype=np.intp)
+    starts = rng.integers(rounds, size=(count, -(-rounds // block)), dtype=np.intp)
     drawn = (starts[:, :, None] + np.arange(block, dtype=np.intp)) % rounds
-    return drawn.reshape(some, -1)[:, :rounds]
+    return drawn.reshape(count, -1)[:, :rounds]
 
 
-FEWEST_PROCESSES = 3
-"""Two sets of processes give one difference, and no idea how far it may lie off."""
-_ROUNDING = 1e-12  # of a log-ratio: less than that is the arithmetic, not the times
-_FARTHEST = 690.0  # of a log-ratio: exp of it is finite still, 1e299
-_CORRELATED_Z = 1.645  # one-sided 5 %: a needless block costs little, a missing one the level
+MIN_PROCESS_SETS = 3
+"""The spread between sets of processes is estimated from this many on. Two sets give one
+difference, and no idea how far it may be off."""
+_ROUNDING_ERROR = 1e-12  # a smaller log-ratio is an error of the arithmetic
+_MAX_LOG_RATIO = 690.0  # exp(690) is 1e299, which is still finite
+# One-sided 5 %: blocks that are not needed cost little, missing ones exceed the level.
+_CORRELATED_Z = 1.645
 
 
 class PairedRatio(Struct, frozen=True):
-    """What the rounds say of a ratio, before a level is chosen."""
+    """A ratio and its standard errors, before a confidence level is chosen."""
 
     log_ratio: float
     rounds: int
@@ -128,7 +134,7 @@ class PairedRatio(Struct, frozen=True):
         return max(within, _p_value(self.log_ratio, self.between_error, self.processes - 1))
 
     def estimate(self, alpha: float) -> Estimate:
-        """With the interval at level 1 - alpha."""
+        """Return the estimate with its interval at level 1 - alpha."""
         within = _reach(self.within_error, self.within_freedom, alpha)
         between = (
             None
@@ -174,9 +180,10 @@ def estimate(
     seed: int,
     process: Sequence[int] | NDArray[np.integer] | None = None,
 ) -> Estimate:
-    """Of times (rounds,), or (rounds, copies) for the baseline, in the order of the rounds;
-    `process` says in which set of processes each round ran. Any number of rounds gives an
-    interval: that of one is as good as endless."""
+    """Return how many times as fast as the baseline the candidate is, with an interval. Times are
+    (rounds,) in the order of the rounds, or (rounds, copies) for the baseline; `process` has the
+    set of processes that each round ran in. Any number of rounds gives an interval; that of a
+    single round is practically infinite."""
     return paired_ratio(baseline, candidate, seed=seed, process=process).estimate(alpha)
 
 
@@ -187,7 +194,7 @@ def paired_ratio(
     seed: int,
     process: Sequence[int] | NDArray[np.integer] | None = None,
 ) -> PairedRatio:
-    """The same before a level is chosen. Raises ValueError for what are no times."""
+    """Return the ratio before a level is chosen. Raise ValueError for impossible times."""
     log_ratios = _log_ratios(baseline, candidate)
     rounds = log_ratios.shape[1]
     sets = np.zeros(rounds, np.intp) if process is None else np.asarray(process, np.intp)
@@ -196,9 +203,9 @@ def paired_ratio(
     location = _rounded(float(trimmed_mean(log_ratios).mean()))
     names = np.unique(sets)
     levels = np.array([trimmed_mean(log_ratios[:, sets == name]).mean() for name in names])
-    between = names.size >= FEWEST_PROCESSES
-    # Sets of processes that lie apart read as autocorrelation; where the interval between them
-    # covers that, it is taken out.
+    between = names.size >= MIN_PROCESS_SETS
+    # Differences between sets of processes look like autocorrelation. They are subtracted where the
+    # interval between the sets covers them.
     residual = log_ratios.mean(axis=0) - (
         levels[np.searchsorted(names, sets)] if between else location
     )
@@ -225,23 +232,25 @@ def paired_ratio(
 
 
 def _log_ratios(baseline: ArrayLike, candidate: ArrayLike) -> Floats:
-    """(copies, rounds)."""
+    """Return the log-ratios of each copy of the baseline to the candidate; (copies, rounds)."""
     base, times = np.asarray(baseline, np.float64), np.asarray(candidate, np.float64)
     copies = base[:, None] if base.ndim == 1 else base
     if times.ndim != 1 or copies.ndim != 2 or copies.shape[0] != times.size or not copies.size:
         raise ValueError(
-            f"a ratio needs one time of each arm a round: there are {base.shape} and {times.shape}"
+            f"a ratio needs one time of each variant a round: there are {base.shape} "
+            f"and {times.shape}"
         )
     for values in (copies, times):
         if not (np.isfinite(values).all() and (values > 0).all()):
             raise ValueError("a ratio needs times that are finite and above zero")
-    # In rows: drawing from columns takes ten times as long.
+    # Rounds lie in rows, because drawing from columns takes ten times as long.
     return np.ascontiguousarray(np.log(copies).T - np.log(times))
 
 
 def _block_length(correlation: float, rounds: int) -> int:
-    """1 where the correlation may be chance, else what keeps the error of the variance least for
-    an AR(1) (Carlstein 1986), and at least 2."""
+    """Return the block length of the bootstrap: 1 if the correlation may be chance, otherwise at
+    least 2 and the length with the smallest error of the variance for an AR(1) process (Carlstein
+    1986)."""
     if correlation * math.sqrt(rounds) < _CORRELATED_Z:
         return 1
     best = (math.sqrt(6) * correlation / (1 - correlation**2)) ** (2 / 3) * rounds ** (1 / 3)
@@ -249,15 +258,17 @@ def _block_length(correlation: float, rounds: int) -> int:
 
 
 def _beyond_blocks(correlation: float, block: int) -> float:
-    """What blocks cannot see: the correlation of an AR(1) across their ends. Log-ratios with lag 1
-    of 0.45 were called different in 9.8 % of 60-round comparisons without it, in 5.6 % with it."""
+    """Return the factor on the standard error for the correlation of an AR(1) process across the
+    ends of blocks, which the bootstrap misses. Identical log-ratios with a lag-1 correlation of
+    0.45 were called different in 9.8 % of 60-round comparisons without this factor, in 5.6 % with
+    it."""
     lags = np.arange(1, block)
     seen = 1 + 2 * float(((1 - lags / block) * correlation**lags).sum())
     return math.sqrt((1 + correlation) / (1 - correlation) / seen) if block > 1 else 1.0
 
 
 def _rounded(value: float) -> float:
-    return 0.0 if abs(value) < _ROUNDING else value
+    return 0.0 if abs(value) < _ROUNDING_ERROR else value
 
 
 def _p_value(location: float, error: float, freedom: float) -> float:
@@ -267,8 +278,8 @@ def _p_value(location: float, error: float, freedom: float) -> float:
 
 
 def _reach(error: float, freedom: float, alpha: float) -> float:
-    return min(critical_t(alpha, freedom) * error, 3 * _FARTHEST)
+    return min(critical_t(alpha, freedom) * error, 3 * _MAX_LOG_RATIO)
 
 
 def _ratio(log_ratio: float) -> float:
-    return math.exp(min(max(log_ratio, -_FARTHEST), _FARTHEST))
+    return math.exp(min(max(log_ratio, -_MAX_LOG_RATIO), _MAX_LOG_RATIO))

@@ -1,4 +1,8 @@
-"""How much a sample resembles the one before it: a busy host's timings are not independent."""
+"""One series of timings: summary, steady state, drift, autocorrelation and outliers.
+
+Timings of a busy host are not independent, so significance is discounted for the correlation of
+neighbouring samples.
+"""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +17,7 @@ from ridgeline.records.latency import Summary
 
 
 def average_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks from 1; equal values share the mean of theirs."""
+    """Return the ranks of the values, from 1. Equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     mean: NDArray[np.float64] = (last - (counts - 1) / 2)[inverse]
@@ -21,9 +25,10 @@ def average_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def lag1_correlation(samples: Sequence[float] | NDArray[np.float64]) -> float:
-    """Correlation of each sample's rank with its predecessor's, corrected for the downward bias
-    of short series (about (1 + 3r)/n) and held in [0, 0.95]; 0.0 where fewer than 4 samples or
-    no spread make it unknowable. Ranks, so that one stall does not decide it."""
+    """Return the correlation of each sample's rank with its predecessor's, corrected for the
+    downward bias of short series (about (1 + 3r)/n) and limited to [0, 0.95]. Return 0.0 for fewer
+    than 4 samples and for samples without spread. Ranks are used so that a single stall does not
+    dominate."""
     values = np.asarray(samples, dtype=np.float64)
     if values.size < 4:
         return 0.0
@@ -37,8 +42,8 @@ def lag1_correlation(samples: Sequence[float] | NDArray[np.float64]) -> float:
 
 
 def discount(residual: NDArray[np.float64]) -> float:
-    """What autocorrelation leaves of a z score: n samples with lag 1 of r carry as much as
-    n (1 - r) / (1 + r) independent ones."""
+    """Return the factor that corrects a z score for autocorrelation. n samples with a lag-1
+    correlation of r carry as much information as n (1 - r) / (1 + r) independent ones."""
     correlation = lag1_correlation(residual)
     return float(np.sqrt((1 - correlation) / (1 + correlation)))
 
@@ -46,20 +51,21 @@ def discount(residual: NDArray[np.float64]) -> float:
 Floats = NDArray[np.float64]
 
 MAX_TREND_POINTS = 500
-"""Pairs grow with the square: 500 places make 125 thousand, a millisecond's work."""
+"""A longer series is thinned or folded to this many points. The work grows with the square: 500
+points have 125 thousand pairs, which take a millisecond."""
 
 
 class Trend(NamedTuple):
-    """Theil-Sen's slope and Mann-Kendall's count."""
+    """Theil-Sen's slope and Mann-Kendall's statistic."""
 
     slope: float
     rises: float
-    """Pairs that rise less pairs that fall."""
+    """The number of pairs that rise minus the number of pairs that fall."""
 
 
 def trend(values: Floats, places: Floats | None = None) -> Trend:
-    """Of at most LONGEST values; evenly spaced ones stand for a longer series. `places` are
-    0, 1, 2 … unless given, and must increase."""
+    """Return the trend of `values`. Of a longer series, `MAX_TREND_POINTS` evenly spaced values are
+    used. `places` must increase; the default is 0, 1, 2 …"""
     at = np.arange(values.size, dtype=np.float64) if places is None else places
     if values.size > MAX_TREND_POINTS:
         kept = np.linspace(0, values.size - 1, MAX_TREND_POINTS).astype(np.intp)
@@ -73,12 +79,13 @@ def trend(values: Floats, places: Floats | None = None) -> Trend:
 
 
 def kendall_score(rises: float, count: int) -> float:
-    """Mann-Kendall's z of `rises` among `count` independent values without a trend, unsigned."""
+    """Return Mann-Kendall's z score, without sign, of `rises` among `count` values."""
     return (abs(rises) - 1) / float(np.sqrt(count * (count - 1) * (2 * count + 5) / 18))
 
 
 def fold(series: Floats) -> Floats:
-    """At most LONGEST medians of equal blocks; a remainder at the end is left out."""
+    """Return a long series as at most `MAX_TREND_POINTS` medians of equal blocks. A remainder at
+    the end is dropped."""
     width = -(-series.size // MAX_TREND_POINTS)
     if width == 1:
         return series
@@ -87,12 +94,12 @@ def fold(series: Floats) -> Floats:
     return folded
 
 
-_SIGNIFICANT_Z = 1.96
+_SIGNIFICANT_Z = 1.96  # two-sided 5 %
 
 
 def drift(baseline: ArrayLike) -> Drift:
-    """Of the baseline's times in the order of the rounds: Theil-Sen's slope for the size,
-    Mann-Kendall's count, discounted for autocorrelation, for the significance."""
+    """Return the drift of the baseline's times, given in the order of the rounds. Theil-Sen's slope
+    gives the size; Mann-Kendall's statistic, discounted for autocorrelation, the significance."""
     series = np.asarray(baseline, np.float64)
     if series.ndim != 1 or not (np.isfinite(series).all() and (series > 0).all()):
         raise ValueError("a drift needs times that are finite and above zero")
@@ -109,30 +116,32 @@ def drift(baseline: ArrayLike) -> Drift:
 
 
 LEVEL_SHARE = 0.02
-"""A change of level under 2 %, or under half the noise's own IQR, does not matter to anyone who
-reads the median: with 1000 samples on an H200's host, runs of 1 to 3 % are always found."""
+"""A change of level below 2 %, or below half the IQR of the noise, does not matter to anyone who
+reads the median. Among 1000 samples on the host of an H200, there are always changes of 1 to 3 %.
+"""
 DRIFT_SHARE = 0.05
-"""Nor does a drift of under 5 % (or half the IQR) from one end of the steady part to the other."""
+"""A drift below 5 %, or below half the IQR, from one end of the steady part to the other does not
+matter either."""
 
-_SPLIT_Z = 3.4  # the best of n splits of pure noise passes it in about 2 of 100 series
-_DRIFT_Z = 2.1  # five samples that fall each time give 2.20: the shortest drift worth refusing
-_SHORTEST_SIDE = 3  # a change is at least three samples long; fewer are outliers
+_SPLIT_Z = 3.4  # the best split of pure noise exceeds this in about 2 of 100 series
+_DRIFT_Z = 2.1  # five samples that all fall give 2.20, and are the shortest drift to be detected
+_MIN_SIDE_SAMPLES = 3  # fewer samples at another level are outliers, not a change of level
 
 
 def settled(samples: Sequence[float]) -> int:
-    """Where to begin all the same: at the first steady sample, else in the middle."""
+    """Return the index of the first steady sample; the middle if steady state was not reached."""
     start = steady_start(samples)
     return len(samples) // 2 if start is None else start
 
 
 def steady_start(samples: Sequence[float]) -> int | None:
-    """Index of the first steady sample, or None where steady state was not reached: the level
-    still drifts, or changed so late that less than a quarter of the series follows."""
+    """Return the index of the first steady sample. Return None if steady state was not reached: the
+    level still drifts, or changed so late that less than a quarter of the series follows."""
     series = np.asarray(samples, dtype=np.float64)
-    if series.size < _SHORTEST_SIDE:
+    if series.size < _MIN_SIDE_SAMPLES:
         return None
-    needed = max(_SHORTEST_SIDE, series.size // 4)
-    start = _head(series)
+    needed = max(_MIN_SIDE_SAMPLES, series.size // 4)
+    start = _slow_head(series)
     while series.size - start >= needed:
         rest = series[start:]
         split = _best_split(rest)
@@ -144,13 +153,14 @@ def steady_start(samples: Sequence[float]) -> int | None:
     return None
 
 
-def _head(series: Floats) -> int:
-    """How many leading samples lie outside the far fences (3 IQR) of the second half. Cutting one
-    sample too many costs nothing, so the head needs no test; an outlier further in stays."""
+def _slow_head(series: Floats) -> int:
+    """Return how many leading samples lie outside the outer fences (3 IQR) of the second half. To
+    cut one sample too many costs nothing, so there is no test. Outliers further in are kept."""
     tail = series[series.size // 2 :]
     q1, q3 = np.quantile(tail, [0.25, 0.75])
-    # The quartiles of a tail under 8 samples are luck (5 drifting samples passed for a slow head
-    # and a steady tail in 28 of 100 series): there only a head 25 % off is cut, a compile is more.
+    # The quartiles of fewer than 8 samples are left to chance: 5 drifting samples were taken for a
+    # slow head and a steady tail in 28 of 100 series. There, only a head that differs by 25 % is
+    # cut; a compilation differs by more.
     floor = LEVEL_SHARE if tail.size >= 8 else 0.25
     margin = max(3 * float(q3 - q1), floor * abs(float(np.median(tail))))
     inside = (series >= q1 - margin) & (series <= q3 + margin)
@@ -158,10 +168,11 @@ def _head(series: Floats) -> int:
 
 
 def _best_split(series: Floats) -> int | None:
-    """Length of the first part where the level changes, or None: the split with the largest
-    standardised rank-sum difference, if it is significant and the medians differ enough."""
+    """Return how many samples come before the change of level, or None. The change is at the split
+    with the largest standardised rank-sum difference, if that is significant and the medians differ
+    enough."""
     count = series.size
-    if count < 2 * _SHORTEST_SIDE:
+    if count < 2 * _MIN_SIDE_SAMPLES:
         return None
     ranks = average_ranks(series)
     first = np.arange(1, count)
@@ -169,11 +180,12 @@ def _best_split(series: Floats) -> int | None:
     spread = np.sqrt(first * (count - first) * ranks.var() / (count - 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         scores = np.nan_to_num(np.abs(excess) / spread)
-    allowed = slice(_SHORTEST_SIDE - 1, count - _SHORTEST_SIDE)
-    split = int(np.argmax(scores[allowed])) + _SHORTEST_SIDE
+    allowed = slice(_MIN_SIDE_SAMPLES - 1, count - _MIN_SIDE_SAMPLES)
+    split = int(np.argmax(scores[allowed])) + _MIN_SIDE_SAMPLES
     before, after = series[:split], series[split:]
     level = float(np.median(after))
-    # Spread and correlation of the residuals: those of the series would count the change as noise.
+    # Spread and correlation are those of the residuals. In those of the series, the change itself
+    # would count as noise.
     residual = np.concatenate([before - np.median(before), after - level])
     change = abs(float(np.median(before)) - level)
     if change <= max(LEVEL_SHARE * abs(level), _iqr(residual) / 2):
@@ -183,7 +195,8 @@ def _best_split(series: Floats) -> int | None:
 
 
 def _drifts(series: Floats) -> bool:
-    """Whether the series has a trend: Mann-Kendall for significance, Theil-Sen for size."""
+    """Return whether the series has a trend that is significant (Mann-Kendall) and large enough to
+    matter (Theil-Sen)."""
     folded = fold(series)
     count = folded.size
     if count < 4:
@@ -216,38 +229,45 @@ def _iqr(values: Floats) -> float:
 
 
 MAX_MEAN_MEDIAN_GAP = 0.05
-"""Mean and median this close: the median, which a stall moves less."""
+"""If mean and median differ by less than this share, the median is used, which a stall moves less.
+"""
 
 
 def pace(times: Sequence[float]) -> float:
-    """The median of the steady steps; their mean, where a median hides how they come."""
+    """Return the typical time of the steady steps: the median, or the mean if the median would hide
+    that steps take different times in turn."""
     start = min(settled(times), len(times) // 2)
     steady = times[start:]
     middle = float(median(steady))
-    if middle <= 0 or _agree(fmean(steady), middle) or _agree(_without_a_stall(steady), middle):
+    if (
+        middle <= 0
+        or _are_close(fmean(steady), middle)
+        or _are_close(_mean_without_longest(steady), middle)
+    ):
         return middle
     return fmean(steady)
 
 
-def _agree(mean: float, middle: float) -> bool:
+def _are_close(mean: float, middle: float) -> bool:
     return abs(mean / middle - 1) <= MAX_MEAN_MEDIAN_GAP
 
 
-def _without_a_stall(times: Sequence[float]) -> float:
-    """The mean, as if the longest had been like the others."""
+def _mean_without_longest(times: Sequence[float]) -> float:
+    """Return the mean of all times except the longest, which may be a stall."""
     return (sum(times) - max(times)) / max(len(times) - 1, 1)
 
 
-P95_SAMPLES = 100
-P99_SAMPLES = 500
-"""Below these five samples or fewer lie beyond the percentile, and one stall moves it."""
+MIN_P95_SAMPLES = 100
+MIN_P99_SAMPLES = 500
+"""With fewer samples, fewer than five lie beyond the percentile, and a single stall moves it."""
 
-_EXACT_COUNT = 1000  # above, the normal approximation of the binomial picks the same ranks ±1
+# Above this, the normal approximation of the binomial distribution gives the same ranks within 1.
+_MAX_EXACT_SAMPLES = 1000
 _Z95 = 1.959964
 
 
 def summarize(samples_ns: Sequence[float]) -> Summary:
-    """Summarise timings in nanoseconds; raises ValueError when there are none."""
+    """Summarise timings in nanoseconds. Raise ValueError if there are none."""
     samples = np.asarray(samples_ns, dtype=np.float64)
     if samples.ndim != 1 or samples.size == 0:
         raise ValueError("a summary needs at least one sample")
@@ -257,8 +277,8 @@ def summarize(samples_ns: Sequence[float]) -> Summary:
     count = int(ordered.size)
     refused: list[str] = []
     low, high = _interval(ordered, refused)
-    p95 = _percentile(ordered, 95, P95_SAMPLES, refused)
-    p99 = _percentile(ordered, 99, P99_SAMPLES, refused)
+    p95 = _percentile(ordered, 95, MIN_P95_SAMPLES, refused)
+    p99 = _percentile(ordered, 99, MIN_P99_SAMPLES, refused)
     q1, q3 = np.quantile(ordered, [0.25, 0.75])
     return Summary(
         count=count,
@@ -277,12 +297,13 @@ def summarize(samples_ns: Sequence[float]) -> Summary:
 
 
 def median_ranks(count: int) -> tuple[int, int] | None:
-    """The two order statistics (from 0) between which the median lies in 95 % of sets, or None
-    where even the smallest and the largest sample do not reach that: under 6 samples."""
-    if count > _EXACT_COUNT:
+    """Return the ranks, from 0, of the two samples between which the median lies with 95 %
+    confidence. Return None for fewer than 6 samples, whose whole range is not enough."""
+    if count > _MAX_EXACT_SAMPLES:
         skipped = int(count / 2 - _Z95 * math.sqrt(count) / 2)
         return skipped - 1, count - skipped
-    # P(the median lies below the k-th sample) is the binomial tail; integers keep it exact.
+    # The probability that the median lies below the k-th sample is the tail of the binomial
+    # distribution. Integers keep it exact.
     tail, skipped = 0, 0
     while skipped < count:
         tail += math.comb(count, skipped)
@@ -311,13 +332,13 @@ def _percentile(ordered: np.ndarray, rank: int, needed: int, refused: list[str])
     return float(np.quantile(ordered, rank / 100))
 
 
-MILD = 1.5
-SEVERE = 3.0
+MILD_FENCE_IQRS = 1.5
+SEVERE_FENCE_IQRS = 3.0
 """Tukey's fences, in interquartile ranges beyond the quartiles."""
 
 
 def classify(samples: Sequence[float] | NDArray[np.float64]) -> Outliers:
-    """Count the samples beyond each fence; a sample on a fence is inside."""
+    """Count the samples beyond each fence. A sample on a fence is inside."""
     values = np.asarray(samples, dtype=np.float64)
     if values.ndim != 1 or values.size == 0:
         raise ValueError("outliers need at least one sample")
@@ -325,7 +346,7 @@ def classify(samples: Sequence[float] | NDArray[np.float64]) -> Outliers:
         raise ValueError("outliers need finite samples")
     q1, q3 = np.quantile(values, [0.25, 0.75])
     below, above = q1 - values, values - q3
-    mild, severe = MILD * (q3 - q1), SEVERE * (q3 - q1)
+    mild, severe = MILD_FENCE_IQRS * (q3 - q1), SEVERE_FENCE_IQRS * (q3 - q1)
     return Outliers(
         mild_low=int(((below > mild) & (below <= severe)).sum()),
         mild_high=int(((above > mild) & (above <= severe)).sum()),

@@ -1,7 +1,9 @@
-"""Student's t and the normal distribution: how far chance alone reaches.
+"""Significance: p-values and critical values, several candidates (Holm), several looks, and rates.
 
-Written out because numpy has neither. Tails keep their relative accuracy far out (1e-30 is as
-exact as 0.05), because several candidates and early looks ask for small ones.
+Student's t and the normal distribution are computed here, because numpy has neither. Their tails
+keep their relative accuracy far out (1e-30 is as exact as 0.05), because several candidates and
+early looks need small levels. `plan_looks` is an alpha-spending design: it sets in advance after
+how many rounds a comparison may be judged, and at which level.
 """
 
 import math
@@ -16,8 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from ridgeline.records.selftest import Rate
 
 _NORMAL = NormalDist()
-_NORMAL_FROM = 1e6  # degrees of freedom from which t and normal agree to 1e-6 relative at z = 3
-_TERMS = 500  # of the continued fraction; 60 suffice for 1e6 degrees of freedom
+# From so many degrees of freedom on, the tails of t and normal agree to 1e-6 at z = 3.
+_MIN_NORMAL_FREEDOM = 1e6
+_MAX_FRACTION_TERMS = 500  # 60 are enough for 1e6 degrees of freedom
 
 
 def normal_cdf(value: float) -> float:
@@ -29,12 +32,13 @@ def normal_quantile(probability: float) -> float:
 
 
 def two_sided_p(score: float, freedom: float) -> float:
-    """How often |t| with `freedom` degrees of freedom (need not be whole) passes |score|."""
+    """Return the probability that |t| exceeds |score|, with `freedom` degrees of freedom, which
+    need not be a whole number."""
     if not freedom > 0.0:
         raise ValueError(f"Student's t needs positive degrees of freedom, not {freedom}")
     if math.isinf(score):
         return 0.0
-    if freedom >= _NORMAL_FROM:
+    if freedom >= _MIN_NORMAL_FREEDOM:
         return math.erfc(abs(score) / math.sqrt(2.0))
     square = score * score
     return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + square))
@@ -42,13 +46,13 @@ def two_sided_p(score: float, freedom: float) -> float:
 
 @lru_cache(maxsize=4096)
 def critical_t(alpha: float, freedom: float) -> float:
-    """The |t| that chance passes with probability `alpha`: 1.96 for 0.05 and many rounds."""
+    """Return the |t| that is exceeded with probability `alpha`: 1.96 for 0.05 and many rounds."""
     if not 0.0 < alpha < 1.0:
         raise ValueError(f"a level must lie between 0 and 1, not {alpha}")
     low, high = 0.0, 2.0
     while two_sided_p(high, freedom) > alpha:
         low, high = high, 2 * high
-    # Bisection on the tail: 60 halvings leave nothing of the bracket, and the result is cached.
+    # Bisection: 60 halvings exhaust the precision of a float, and the result is cached.
     for _ in range(60):
         middle = (low + high) / 2
         if two_sided_p(middle, freedom) > alpha:
@@ -59,7 +63,8 @@ def critical_t(alpha: float, freedom: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """Regularised; by the continued fraction of Lentz on the side where it converges fast."""
+    """Return the regularised incomplete beta function, by Lentz's continued fraction on the side
+    where it converges fast."""
     if x <= 0.0 or x >= 1.0:
         return min(max(x, 0.0), 1.0)
     front = math.exp(
@@ -75,7 +80,7 @@ def _fraction(a: float, b: float, x: float) -> float:
     c = 1.0
     d = 1.0 / _away_from_zero(1.0 - (a + b) * x / (a + 1), tiny)
     result = d
-    for m in range(1, _TERMS):
+    for m in range(1, _MAX_FRACTION_TERMS):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         for numerator in (even, odd):
@@ -92,7 +97,7 @@ def _away_from_zero(value: float, tiny: float) -> float:
 
 
 def welch_p_value(first: ArrayLike, second: ArrayLike) -> float:
-    """Two-sided, of "the same mean"."""
+    """Return the two-sided p-value of Welch's test that both samples have the same mean."""
     a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
     if a.ndim != 1 or b.ndim != 1 or a.size < 2 or b.size < 2:
         raise ValueError("Welch's test needs two samples of each at least")
@@ -108,9 +113,9 @@ def welch_p_value(first: ArrayLike, second: ArrayLike) -> float:
 
 
 def holm_alphas(p_values: Sequence[float], alpha: float) -> tuple[float, ...]:
-    """The level for each candidate's interval, in the order given, such that "the interval at
-    this level leaves out 1" is Holm's decision: the smallest p-value is judged at alpha / m, the
-    next at alpha / (m - 1), and from the first that fails on all at that one's level."""
+    """Return the level of each candidate's interval, in the order given, so that an interval that
+    excludes 1 is the decision of Holm's method. The smallest p-value is judged at alpha / m, the
+    next at alpha / (m - 1) and so on; from the first that fails, all are judged at its level."""
     if not 0.0 < alpha < 1.0:
         raise ValueError(f"a level must lie between 0 and 1, not {alpha}")
     if not all(0.0 <= p <= 1.0 for p in p_values):
@@ -126,8 +131,8 @@ def holm_alphas(p_values: Sequence[float], alpha: float) -> tuple[float, ...]:
 
 
 def wilson(count: int, of: int, level: float = 0.95) -> Rate:
-    """Wilson's score interval: it keeps its level for few trials and for rates near 0, where the
-    textbook's (rate ± 2 standard errors) says that nothing seen in 20 trials never happens."""
+    """Return Wilson's score interval of a rate. It keeps its level for few trials and for rates
+    near 0. The textbook interval (rate ± 2 standard errors) has no width for 0 of 20 trials."""
     if not 0 <= count <= of:
         raise ValueError(f"{count} of {of} is no rate")
     if of == 0:
@@ -136,7 +141,7 @@ def wilson(count: int, of: int, level: float = 0.95) -> Rate:
     share, pull = count / of, z * z / of
     middle = (share + pull / 2) / (1 + pull)
     half = z / (1 + pull) * math.sqrt(share * (1 - share) / of + pull / (4 * of))
-    # At the ends the interval ends there exactly; rounding would leave 1e-18.
+    # For 0 and for all trials, the interval ends at exactly 0 or 1, without rounding errors.
     return Rate(
         count=count,
         of=of,
@@ -148,25 +153,27 @@ def wilson(count: int, of: int, level: float = 0.95) -> Rate:
 Floats = NDArray[np.float64]
 
 FIRST_LOOK_ROUNDS = 15
-_POINTS = 401  # of the density on each band; 201 give the same levels to 1e-6
-_SPENDING = 1.5
-_CLOSEST = 1.5  # a look nearer than that to the last one would tell nothing new
+_GRID_POINTS = 401  # of the density; 201 points give the same levels to 1e-6
+_SPENDING_EXPONENT = 1.5  # a share t of the rounds may spend the share t ** 1.5 of alpha
+# The last planned look comes after at least this many times the rounds of the one before.
+_MIN_LAST_LOOK_RATIO = 1.5
 _cdf = np.vectorize(normal_cdf, otypes=[np.float64])
 
 
 class Looks(Struct, frozen=True):
-    """After how many rounds to look, and the two-sided level of each look."""
+    """The numbers of rounds after which to look, and the two-sided level of each look."""
 
     rounds: tuple[int, ...]
     alphas: tuple[float, ...]
     alpha: float
 
     def level_at(self, rounds: int, *, time_over: bool = False) -> float:
-        """The level to judge at when the rounds end here: planned or not.
+        """Return the level at which to judge after `rounds` rounds, whether a look was planned or
+        not.
 
-        An interrupt gets what was to be spent by then and is not spent yet. What the rounds not run
-        would have spent is given up: whoever stops may have seen something. A clock has not, so
-        where the time was over all that is left is spent.
+        An interrupted comparison may spend what the plan allows by then. The rest of alpha is given
+        up, because a person who stops may have seen a result. A time limit has seen nothing, so if
+        the time is over, all that is left of alpha is spent.
         """
         if rounds < 1:
             raise ValueError("nothing can be judged after no rounds")
@@ -180,37 +187,40 @@ class Looks(Struct, frozen=True):
         return _levels((*before, rounds), self.rounds[-1], self.alpha)[-1]
 
 
-def plan_looks(most: int, *, alpha: float = 0.05, first: int = FIRST_LOOK_ROUNDS) -> Looks:
-    """Looks after 15, 30, 60 … rounds, and after `most`; a single one where `most` is under
-    twice the first."""
-    if most < 1 or first < 1:
+def plan_looks(max_rounds: int, *, alpha: float = 0.05, first: int = FIRST_LOOK_ROUNDS) -> Looks:
+    """Plan looks after 15, 30, 60 … rounds and after `max_rounds`; a single look if `max_rounds` is
+    less than twice the first."""
+    if max_rounds < 1 or first < 1:
         raise ValueError("looks need one round at least")
     if not 0.0 < alpha < 1.0:
         raise ValueError(f"a level must lie between 0 and 1, not {alpha}")
     looks: list[int] = []
-    if most >= 2 * first:
+    if max_rounds >= 2 * first:
         look = first
-        while look * _CLOSEST <= most:
+        while look * _MIN_LAST_LOOK_RATIO <= max_rounds:
             looks.append(look)
             look *= 2
-    rounds = (*looks, most)
-    return Looks(rounds, _levels(rounds, most, alpha), alpha)
+    rounds = (*looks, max_rounds)
+    return Looks(rounds, _levels(rounds, max_rounds, alpha), alpha)
 
 
 @lru_cache(maxsize=256)
 def _levels(
-    looks: tuple[int, ...], most: int, alpha: float, to_the_end: bool = False
+    looks: tuple[int, ...], max_rounds: int, alpha: float, spend_all: bool = False
 ) -> tuple[float, ...]:
-    """The nominal two-sided level of each look; `to_the_end`: the last one spends all that is
-    left, however far it is from `most`."""
+    """Return the nominal two-sided level of each look. With `spend_all`, the last look spends all
+    that is left of alpha, however far it is from `max_rounds`.
+
+    Under the null hypothesis the sum of the rounds is a random walk. Its density among the walks
+    that no look has stopped is followed from look to look on a grid."""
     levels: list[float] = []
     places: Floats = np.zeros(1)
-    weights: Floats = np.ones(1)  # the density at `places`, times the step of the grid
+    weights: Floats = np.ones(1)  # the density at `places`, times the spacing of the grid
     last, spent = 0, 0.0
     for look in looks:
         spread = float(np.sqrt(look - last))
-        over = to_the_end and look == looks[-1]
-        by_now = alpha if over else alpha * (look / most) ** _SPENDING
+        spend_rest = spend_all and look == looks[-1]
+        by_now = alpha if spend_rest else alpha * (look / max_rounds) ** _SPENDING_EXPONENT
         to_spend, spent = by_now - spent, by_now
         band = _band(places, weights, spread, to_spend, float(np.sqrt(look)))
         levels.append(2 * normal_cdf(-band / float(np.sqrt(look))))
@@ -220,21 +230,23 @@ def _levels(
 
 
 def _band(places: Floats, weights: Floats, spread: float, to_spend: float, scale: float) -> float:
-    """The height a walk that has not left yet passes with probability `to_spend` in one stride."""
+    """Return the height beyond which a walk that was not stopped yet gets with probability
+    `to_spend` by the next look."""
     low, high = 0.0, -normal_quantile(to_spend / 4) * scale * 2
     for _ in range(60):
         middle = (low + high) / 2
-        # By symmetry of the density, leaving above and below are as likely.
+        # The density is symmetric, so leaving above and leaving below are equally likely.
         leaves = 2 * float(weights @ _cdf((places - middle) / spread))
         low, high = (middle, high) if leaves > to_spend else (low, middle)
     return (low + high) / 2
 
 
 def _inside(places: Floats, weights: Floats, spread: float, band: float) -> tuple[Floats, Floats]:
-    """The density after the stride of what stayed within the band; Simpson's rule."""
-    grid = np.linspace(-band, band, _POINTS)
+    """Return the density at the next look of the walks that stayed within the band, as the points
+    of a grid and their weights by Simpson's rule."""
+    grid = np.linspace(-band, band, _GRID_POINTS)
     strides = (grid[:, None] - places[None, :]) / spread
     density = np.exp(-0.5 * strides**2) @ weights / (spread * np.sqrt(2 * np.pi))
-    simpson = np.where(np.arange(_POINTS) % 2, 4.0, 2.0)
+    simpson = np.where(np.arange(_GRID_POINTS) % 2, 4.0, 2.0)
     simpson[[0, -1]] = 1.0
     return grid, density * simpson * (grid[1] - grid[0]) / 3

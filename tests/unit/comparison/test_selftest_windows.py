@@ -16,7 +16,7 @@ from ridgeline.comparison.selftest import (
 )
 from ridgeline.records.facts import Verdict
 from ridgeline.statistics.analysis import RoundTable
-from ridgeline.statistics.noise import sequential_samples, simulated_rounds
+from ridgeline.statistics.simulation import sequential_samples, simulated_rounds
 
 
 def _window(effect: float, seed: int = 3) -> Window:

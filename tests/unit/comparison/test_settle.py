@@ -7,7 +7,7 @@ from ridgeline.comparison.contenders import Options
 from ridgeline.comparison.preparation import Settling, events_agree, kept, settled
 from ridgeline.measure.clock import Reading
 from ridgeline.measure.timing import Block, Round
-from ridgeline.statistics.noise import simulated_crowd, simulated_rounds
+from ridgeline.statistics.simulation import simulated_crowd, simulated_rounds
 
 from made_comparison import EVEN  # isort: skip
 

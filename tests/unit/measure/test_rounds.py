@@ -1,4 +1,4 @@
-"""Rounds: every arm once, shuffled, until the plan, the limit or an interrupt ends them."""
+"""Rounds: every variant once, shuffled, until the plan, the limit or an interrupt ends them."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ class Machine:
     def now_ns(self) -> int:
         return self.now
 
-    def arm(self, name: str, takes_ns: int) -> Callable[[], Block]:
+    def variant(self, name: str, takes_ns: int) -> Callable[[], Block]:
         def shot() -> Block:
             self.now += takes_ns
             self.ran.append(name)
@@ -31,10 +31,10 @@ def never(rounds: object) -> bool:
     return False
 
 
-def test_every_arm_runs_once_a_round_and_its_place_is_noted() -> None:
+def test_every_variant_runs_once_a_round_and_its_place_is_noted() -> None:
     machine = Machine()
     rounds = Rounds(0, machine.now_ns)
-    shots = [machine.arm(name, 10) for name in "abc"]
+    shots = [machine.variant(name, 10) for name in "abc"]
     assert rounds.run(shots, until=(20,), limit_ns=1e9, decide=never) == "all rounds"
     assert len(rounds.taken) == 20
     for number, taken in enumerate(rounds.taken):
@@ -47,7 +47,7 @@ def test_orders_vary_and_come_again_with_the_same_seed() -> None:
     def orders(seed: int) -> list[tuple[int, ...]]:
         machine = Machine()
         rounds = Rounds(seed, machine.now_ns)
-        shots = [machine.arm(name, 1) for name in "abc"]
+        shots = [machine.variant(name, 1) for name in "abc"]
         rounds.run(shots, until=(30,), limit_ns=1e9, decide=never)
         return [taken.positions for taken in rounds.taken]
 
@@ -64,7 +64,7 @@ def test_the_data_is_looked_at_only_where_the_plan_says() -> None:
         asked.append(len(rounds.taken))
         return len(rounds.taken) == 12
 
-    shots = [machine.arm("a", 1), machine.arm("b", 1)]
+    shots = [machine.variant("a", 1), machine.variant("b", 1)]
     assert rounds.run(shots, until=(3, 12, 40), limit_ns=1e9, decide=decide) == "decided"
     assert asked == [3, 12]
     assert len(rounds.taken) == 12
@@ -73,7 +73,7 @@ def test_the_data_is_looked_at_only_where_the_plan_says() -> None:
 def test_a_round_that_would_end_beyond_the_limit_is_not_begun() -> None:
     machine = Machine()
     rounds = Rounds(0, machine.now_ns)
-    shots = [machine.arm("a", 60), machine.arm("b", 40)]
+    shots = [machine.variant("a", 60), machine.variant("b", 40)]
     assert rounds.run(shots, until=(50,), limit_ns=1050, decide=never) == "budget"
     assert len(rounds.taken) == 10
 
@@ -87,15 +87,15 @@ def test_what_was_taken_before_an_interrupt_stays_and_half_a_round_does_not() ->
         left[0] -= 1
         if not left[0]:
             raise KeyboardInterrupt
-        return machine.arm("b", 1)()
+        return machine.variant("b", 1)()
 
-    shots = [machine.arm("a", 1), interrupted]
+    shots = [machine.variant("a", 1), interrupted]
     assert rounds.run(shots, until=(50,), limit_ns=1e9, decide=never) == "interrupted"
     assert len(rounds.taken) == 6
     assert all(len(taken.blocks) == 2 for taken in rounds.taken)
 
 
-def test_an_arm_that_fails_comes_out_unchanged() -> None:
+def test_a_variant_that_fails_comes_out_unchanged() -> None:
     def fails() -> Block:
         raise ValueError("broken")
 
@@ -106,7 +106,7 @@ def test_an_arm_that_fails_comes_out_unchanged() -> None:
 def test_rounds_go_on_over_sets_of_processes() -> None:
     machine = Machine()
     rounds = Rounds(0, machine.now_ns)
-    shots = [machine.arm("a", 10), machine.arm("b", 10)]
+    shots = [machine.variant("a", 10), machine.variant("b", 10)]
     for process in range(3):
         rounds.run(shots, until=(4 * (process + 1),), limit_ns=85, decide=never, process=process)
     assert [taken.process for taken in rounds.taken] == [0] * 4 + [1] * 4 + [2] * 4

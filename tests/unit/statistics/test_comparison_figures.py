@@ -54,14 +54,14 @@ class Shares(Struct, frozen=True):
 
 @lru_cache
 def shares(setting: Setting) -> Shares:
-    arms = 2 + setting.candidates
+    variants = 2 + setting.candidates
     effects = [1.0, 1.0] + [setting.effect] * setting.candidates
     looks = plan_looks(setting.rounds)
     counted = np.zeros(4)
     for seed in range(setting.runs):
         table = simulated_rounds(
             setting.rounds,
-            arms,
+            variants,
             effects=effects,
             sigma=setting.sigma,
             stalls=setting.stalls,
@@ -131,6 +131,6 @@ def test_five_equal_candidates_are_no_more_often_called_different() -> None:
     assert found.left_out_one <= at_most(0.06, 200)
 
 
-def test_one_arm_after_the_other_with_welch_lies_in_most_runs() -> None:
+def test_one_variant_after_the_other_with_welch_lies_in_most_runs() -> None:
     called = sum(welch_p_value(*sequential_samples(60, seed=seed)) < 0.05 for seed in range(300))
     assert called / 300 >= 0.40

@@ -64,7 +64,7 @@ def test_an_interval_that_reaches_past_the_threshold_is_not_the_same(
     assert verdict(low, math.sqrt(low * high), high)[0] == "UNDECIDED"
 
 
-def test_a_large_floor_never_makes_two_arms_the_same() -> None:
+def test_a_large_floor_never_makes_two_variants_the_same() -> None:
     assert verdict(0.97, 1.0, 1.03, floor=0.10)[0] == "UNDECIDED"
 
 

@@ -1,18 +1,20 @@
-"""Places and predecessors that change an arm's time, among orders dealt at random."""
+"""Places and predecessors that change a variant's time, among orders dealt at random."""
 
 import numpy as np
 import pytest
 
 from ridgeline.statistics import RoundTable, simulated_rounds
-from ridgeline.statistics.analysis import _before, order_effect
+from ridgeline.statistics.analysis import _predecessors, order_effect
 
 NAMES = ("slow", "again", "fast")
 
 
-def after(table: RoundTable, arm: int, other: int, factor: float) -> np.ndarray:
-    """The samples, with `arm` taking `factor` times as long where it ran just after `other`."""
+def after(table: RoundTable, variant: int, other: int, factor: float) -> np.ndarray:
+    """The samples, with `variant` taking `factor` times as long where it ran just after `other`."""
     samples = table.samples.copy()
-    samples[:, arm] *= np.where(_before(table.positions, None)[:, arm] == other, factor, 1.0)
+    samples[:, variant] *= np.where(
+        _predecessors(table.positions, None)[:, variant] == other, factor, 1.0
+    )
     return samples
 
 
@@ -34,7 +36,7 @@ def test_a_carry_over_of_ten_percent_is_found_and_named() -> None:
     assert right / 40 >= 0.9
 
 
-def test_an_arm_slow_when_first_is_named() -> None:
+def test_a_variant_slow_when_first_is_named() -> None:
     table = simulated_rounds(60, 3, sigma=0.03, seed=2)
     samples = table.samples.copy()
     samples[:, 0] *= np.where(table.positions[:, 0] == 0, 1.15, 1.0)
@@ -54,12 +56,12 @@ def test_an_effect_that_speeds_up_has_a_negative_share() -> None:
 
 def test_who_ran_before_reaches_over_the_end_of_a_round() -> None:
     positions = np.array([[0, 1, 2], [1, 0, 2], [0, 2, 1]])
-    assert _before(positions, None).tolist() == [[-1, 0, 1], [1, 2, 0], [2, 2, 0]]
+    assert _predecessors(positions, None).tolist() == [[-1, 0, 1], [1, 2, 0], [2, 2, 0]]
 
 
 def test_nobody_ran_before_the_first_of_new_processes() -> None:
     positions = np.array([[0, 1], [0, 1], [0, 1]])
-    assert _before(positions, np.array([0, 0, 1])).tolist() == [[-1, 0], [1, 0], [-1, 0]]
+    assert _predecessors(positions, np.array([0, 0, 1])).tolist() == [[-1, 0], [1, 0], [-1, 0]]
 
 
 def test_one_order_for_all_rounds_cannot_be_judged() -> None:

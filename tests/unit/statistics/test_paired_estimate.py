@@ -1,4 +1,4 @@
-"""The ratio of two arms: what it is, what its interval covers, and what is refused."""
+"""The ratio of two variants: what it is, what its interval covers, and what is refused."""
 
 import math
 
@@ -13,7 +13,7 @@ from ridgeline.statistics.paired import paired_ratio, trimmed_mean
 
 Floats = NDArray[np.float64]
 times = st.floats(1.0, 1e12)
-arms = st.lists(st.tuples(times, times), min_size=1, max_size=25)
+variants = st.lists(st.tuples(times, times), min_size=1, max_size=25)
 
 
 def noisy(rounds: int, ratio: float, *, sigma: float = 0.1, seed: int = 0) -> tuple[Floats, Floats]:
@@ -80,7 +80,7 @@ def test_a_second_copy_of_the_baseline_narrows_the_interval() -> None:
     base, candidate = np.exp(0.1 * rng.normal(size=(200, 2))), np.exp(0.1 * rng.normal(size=200))
     one = paired_ratio(base[:, 0], candidate, seed=0).within_error
     two = paired_ratio(base, candidate, seed=0).within_error
-    # sqrt(1.5 / 2) for independent arms.
+    # sqrt(1.5 / 2) for independent variants.
     assert two / one == pytest.approx(0.866, abs=0.06)
 
 
@@ -98,7 +98,7 @@ def test_copies_with_stalls_do_not_bias_the_ratio() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(arms, st.sampled_from([1e-9, 0.001, 0.0125, 0.05, 0.3]), st.integers(0, 3))
+@given(variants, st.sampled_from([1e-9, 0.001, 0.0125, 0.05, 0.3]), st.integers(0, 3))
 def test_interval_leaves_out_one_exactly_where_p_is_below_the_level(
     pairs: list[tuple[float, float]], alpha: float, sets: int
 ) -> None:
@@ -111,7 +111,7 @@ def test_interval_leaves_out_one_exactly_where_p_is_below_the_level(
 
 
 @settings(max_examples=60, deadline=None)
-@given(arms)
+@given(variants)
 def test_estimate_lies_in_its_interval_and_turns_with_the_arms(
     pairs: list[tuple[float, float]],
 ) -> None:
@@ -169,9 +169,9 @@ def test_ratios_equal_but_for_a_few_still_have_a_width() -> None:
 @pytest.mark.parametrize(
     ("base", "candidate", "reason"),
     [
-        ([], [], "one time of each arm"),
-        ([1.0, 2.0], [1.0], "one time of each arm"),
-        ([[[1.0]]], [1.0], "one time of each arm"),
+        ([], [], "one time of each variant"),
+        ([1.0, 2.0], [1.0], "one time of each variant"),
+        ([[[1.0]]], [1.0], "one time of each variant"),
         ([1.0, 0.0], [1.0, 1.0], "above zero"),
         ([1.0, 1.0], [1.0, -1.0], "above zero"),
         ([1.0, math.nan], [1.0, 1.0], "finite"),
@@ -250,6 +250,6 @@ def test_two_sets_of_processes_give_no_interval_between_them() -> None:
 
 def test_many_rounds_narrow_the_interval_as_they_should() -> None:
     found = estimate(*noisy(3000, 1.02), alpha=0.05, seed=0)
-    # Two arms of 0.1 each; trimming normal noise costs 6 % of width.
+    # Two variants of 0.1 each; trimming normal noise costs 6 % of width.
     width = 2 * 1.96 * 0.1 * math.sqrt(2 / 3000) * 1.06
     assert math.log(found.ci_high / found.ci_low) == pytest.approx(width, rel=0.1)

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from ridgeline.statistics.pooled import LEAST_SPREAD, LOOKS, MOST, Pool
+from ridgeline.statistics.pooled import LOOKS, MAX_PAIRS, MIN_SPREAD, Pool
 
 MATTERS = math.log(1.02)
 
@@ -14,9 +14,9 @@ def called(rng: random.Random, sigma: float, effect: float) -> str:
     """One comparison, after three pairs of the baseline with itself."""
     pair = sigma * math.sqrt(2)
     pool = Pool()
-    pool.same([rng.gauss(0, pair) for _ in range(3)])
+    pool.add_self_comparison([rng.gauss(0, pair) for _ in range(3)])
     differences: list[float] = []
-    for number in range(1, MOST + 1):
+    for number in range(1, MAX_PAIRS + 1):
         differences.append(effect + rng.gauss(0, pair))
         if number in LOOKS:
             mean, low, high = pool.interval(differences, LOOKS[number])
@@ -50,22 +50,22 @@ def test_without_any_spread_nothing_is_known() -> None:
 
 def test_pairs_that_happen_to_agree_prove_no_machine_without_noise() -> None:
     pool = Pool()
-    pool.same([0.0, 0.0, 0.0])
-    assert pool.spread == LEAST_SPREAD
+    pool.add_self_comparison([0.0, 0.0, 0.0])
+    assert pool.spread == MIN_SPREAD
 
 
 def test_two_programs_add_their_spread_but_not_their_distance() -> None:
     pool = Pool()
-    pool.same([0.01, -0.01, 0.01])
+    pool.add_self_comparison([0.01, -0.01, 0.01])
     before = pool.spread
-    pool.others([0.7, 0.7])
+    pool.add_comparison([0.7, 0.7])
     assert pool.spread < before
 
 
 def test_after_two_runs_a_factor_of_two_is_known_by_one_pair() -> None:
     pool = Pool()
-    pool.assume(0.002)
-    pool.runs([0.0, 0.01])
+    pool.add_assumption(0.002)
+    pool.add_runs([0.0, 0.01])
     _, low, _ = pool.interval([math.log(2)], LOOKS[1])
     assert low > 0
 
@@ -75,10 +75,10 @@ def test_a_machine_that_wavers_is_seldom_believed_after_two_runs(sigma: float) -
     rng, called = random.Random(5), 0
     for _ in range(600):
         pool = Pool()
-        pool.assume(sigma / 2)
-        pool.runs([rng.gauss(0, sigma) for _ in range(2)])
+        pool.add_assumption(sigma / 2)
+        pool.add_runs([rng.gauss(0, sigma) for _ in range(2)])
         differences: list[float] = []
-        for number in range(1, MOST + 1):
+        for number in range(1, MAX_PAIRS + 1):
             differences.append(rng.gauss(0, sigma * math.sqrt(2)))
             mean, low, _ = pool.interval(differences, LOOKS.get(number, 0.001))
             if low > 0 and mean >= MATTERS:
@@ -90,9 +90,9 @@ def test_a_machine_that_wavers_is_seldom_believed_after_two_runs(sigma: float) -
 def test_a_run_that_comes_later_counts_as_one_of_the_first() -> None:
     logs = [0.0, 0.02, 0.5, -0.1]
     whole, grown = Pool(), Pool()
-    whole.runs(logs)
-    grown.runs(logs[:2])
-    grown.one_more(logs[:2], logs[2])
-    grown.one_more(logs[:3], logs[3])
+    whole.add_runs(logs)
+    grown.add_runs(logs[:2])
+    grown.add_run(logs[:2], logs[2])
+    grown.add_run(logs[:3], logs[3])
     assert grown.spread == pytest.approx(whole.spread)
     assert grown.interval([0.3], 0.05) == pytest.approx(whole.interval([0.3], 0.05))

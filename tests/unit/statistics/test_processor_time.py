@@ -13,7 +13,7 @@ from ridgeline.statistics.analysis import (
     decide_by_processor_time,
     deciding_estimates,
 )
-from ridgeline.statistics.noise import simulated_crowd
+from ridgeline.statistics.simulation import simulated_crowd
 
 THRESHOLD, ALPHA = 0.02, 0.05
 
@@ -74,7 +74,7 @@ def nothing_counted(found: ProcessorTimes) -> ProcessorTimes:
 def test_processor_time_is_not_used_where_it_measures_something_else(why_not: object) -> None:
     wall, processor = hidden()
     counted = why_not(times(wall, processor))  # type: ignore[operator]
-    assert not counted.can_testify()
+    assert not counted.is_usable()
     found = decided(wall, processor, counted)
     assert (found.verdicts, found.decided_by) == (("UNDECIDED",), ("",))
     assert found.processor_estimates == ()

@@ -17,7 +17,7 @@ from ridgeline.records.parity import MEANS, Alters, Parity
 from ridgeline.report.document import Tone
 from ridgeline.report.numbers import NOTHING, interval, is_ratio, share
 from ridgeline.report.reasons import explain, explain_earlier
-from ridgeline.statistics.pooled import MOST as MAX_PAIRS
+from ridgeline.statistics.pooled import MAX_PAIRS
 from ridgeline.units import plural
 
 _BETTER: dict[Measured, str] = {

@@ -19,7 +19,7 @@ def test_rounds_are_one_series_in_the_order_of_time() -> None:
     assert np.corrcoef(logs[2:], logs[:-2])[0, 1] == pytest.approx(0.2025, abs=0.04)
 
 
-def test_every_arm_runs_once_a_round_in_every_place() -> None:
+def test_every_variant_runs_once_a_round_in_every_place() -> None:
     positions = simulated_rounds(600, 4, seed=2).positions
     assert (np.sort(positions, axis=1) == np.arange(4)).all()
     shares = [(positions[:, 0] == place).mean() for place in range(4)]

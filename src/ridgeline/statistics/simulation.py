@@ -1,8 +1,8 @@
-"""Timings as a busy machine makes them, drawn instead of measured: for `selftest` and for tests.
+"""Simulated timings of a busy machine, for `selftest`, benchmarks and tests.
 
-One series in the order of time: an AR(1) of the logarithms (lag 1 of 0.45 and a spread of 0.10
-were measured on a busy 2-core host), a drift half straight, half wandering, and stalls. The arms
-take their turns in it.
+All samples come from one series in time: an AR(1) process of the logarithms (a lag-1 correlation of
+0.45 and a spread of 0.10 were measured on a busy 2-core host), a drift that is half a straight line
+and half a random walk, and stalls. The variants take their turns in this series.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from ridgeline.statistics.analysis import RoundTable
 Floats = NDArray[np.float64]
 
 _TYPICAL_NS = 1e7
-_SLICE_NS = 4e6  # a process runs 3 to 6 ms before others of the same priority get their turn
-_STALL = (1.3, 4.0)  # a stalled sample takes 30 to 300 % longer
+_TIME_SLICE_NS = 4e6  # a process runs 3 to 6 ms before others of its priority get their turn
+_STALL_FACTORS = (1.3, 4.0)  # a stalled sample takes 30 to 300 % longer
 
 
 def simulated_rounds(
     rounds: int,
-    arms: int = 3,
+    variants: int = 3,
     *,
     effects: Sequence[float] = (),
     sigma: float = 0.10,
@@ -30,23 +30,23 @@ def simulated_rounds(
     stalls: float = 0.0,
     seed: int,
 ) -> RoundTable:
-    """Every arm once a round in shuffled order; arm i takes `effects[i]` times as long as the
-    baseline would (1 for each unless given). `drift` is the share by which the level moves over
-    the run, `stalls` the share of samples that stall."""
-    factors = np.ones(arms) if not effects else np.asarray(effects, np.float64)
-    if factors.shape != (arms,):
-        raise ValueError(f"{arms} arms need as many effects, not {factors.size}")
+    """Return simulated rounds with every variant once a round, in shuffled order. Variant i takes
+    `effects[i]` times as long as the baseline (by default 1). `drift` is the share by which the
+    level moves over the run; `stalls` is the share of samples that stall."""
+    factors = np.ones(variants) if not effects else np.asarray(effects, np.float64)
+    if factors.shape != (variants,):
+        raise ValueError(f"{variants} variants need as many effects, not {factors.size}")
     rng = np.random.default_rng(seed)
-    order = rng.permuted(np.tile(np.arange(arms), (rounds, 1)), axis=1)
+    order = rng.permuted(np.tile(np.arange(variants), (rounds, 1)), axis=1)
     positions = np.argsort(order, axis=1)
-    series = _series(rng, rounds * arms, sigma, autocorrelation, drift, stalls)
-    samples = np.take_along_axis(series.reshape(rounds, arms), positions, axis=1) * factors
+    series = _series(rng, rounds * variants, sigma, autocorrelation, drift, stalls)
+    samples = np.take_along_axis(series.reshape(rounds, variants), positions, axis=1) * factors
     return RoundTable(samples=samples, positions=positions, process=None)
 
 
 def simulated_crowd(
     rounds: int,
-    arms: int = 3,
+    variants: int = 3,
     *,
     effects: Sequence[float] = (),
     taken: float,
@@ -58,11 +58,11 @@ def simulated_crowd(
     from caches that others emptied. After every few milliseconds of processor time others may have
     their turn."""
     processor = simulated_rounds(
-        rounds, arms, effects=effects, sigma=sigma, drift=0.1, stalls=0.02, seed=seed
+        rounds, variants, effects=effects, sigma=sigma, drift=0.1, stalls=0.02, seed=seed
     )
     rng = np.random.default_rng([seed, 1])
-    mean_turn_ns = taken / (1 - taken) * _SLICE_NS
-    turns = rng.poisson(processor.samples / _SLICE_NS)
+    mean_turn_ns = taken / (1 - taken) * _TIME_SLICE_NS
+    turns = rng.poisson(processor.samples / _TIME_SLICE_NS)
     waited = rng.gamma(np.maximum(turns, 1e-9), mean_turn_ns)
     wall = RoundTable(samples=processor.samples + waited, positions=processor.positions)
     return wall, processor
@@ -78,7 +78,7 @@ def sequential_samples(
     stalls: float = 0.0,
     seed: int,
 ) -> tuple[Floats, Floats]:
-    """`count` samples of one arm, then `count` of the other: what is done instead of rounds."""
+    """Return `count` samples of one variant and then `count` of another: timing without rounds."""
     rng = np.random.default_rng(seed)
     series = _series(rng, 2 * count, sigma, autocorrelation, drift, stalls)
     return series[:count], series[count:] * effect
@@ -103,6 +103,6 @@ def _series(
     level += rng.choice([-drift, drift]) * np.linspace(0, 1, count)
     level += np.cumsum(rng.normal(size=count)) * drift / (2 * np.sqrt(count))
     stalled = rng.random(count) < stalls
-    level[stalled] += np.log(rng.uniform(*_STALL, size=int(stalled.sum())))
+    level[stalled] += np.log(rng.uniform(*_STALL_FACTORS, size=int(stalled.sum())))
     series: Floats = _TYPICAL_NS * np.exp(level)
     return series
