@@ -15,7 +15,7 @@ from ridgeline.diagnosis.recorded_run import Attempts, RunRead, read_run
 from ridgeline.diagnosis.shares import Observed, Shares, cpu_shares, gpu_shares
 from ridgeline.errors import UsageError
 from ridgeline.records.machine import Device
-from ridgeline.records.run import Capture, PythonView, RunFile, Step, feeding
+from ridgeline.records.run import Capture, PythonView, RunFile, Step, training_loader
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_summary import (
     StepTimes,
@@ -292,7 +292,7 @@ def _placed(late: LateRank | None, captures: Sequence[Capture]) -> LateRank | No
         return late
     models = [one for one in seen.modules if not one.loss]
     places = {
-        "input": feeding(seen.loaders).place,
+        "input": training_loader(seen.loaders).place,
         "forward": max(models, key=lambda one: one.calls).place if models else "",
         "optimizer": next((one.place for one in seen.optimizers if one.anchor), ""),
     }

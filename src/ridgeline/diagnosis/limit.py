@@ -29,7 +29,7 @@ from ridgeline.diagnosis.shares import (
 )
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.facts import Fact, Reason, because
-from ridgeline.records.run import OutOfMemory, Phase, feeding
+from ridgeline.records.run import OutOfMemory, Phase, training_loader
 from ridgeline.records.sites import LateRank
 from ridgeline.records.trace import IdleCause
 from ridgeline.records.trust import Trust
@@ -306,7 +306,7 @@ def _of_kind(kind: Kind, shares: Shares, seen: Observed) -> Verdict:
     if kind == "input":
         code = LimitCode.GPU_WAITS_FOR_DATA if on_gpu else LimitCode.WAITS_FOR_DATA
         loaders = seen.capture.loaders if seen.capture is not None else ()
-        loader = feeding([one for one in loaders if one.place]).place
+        loader = training_loader([one for one in loaders if one.place]).place
         place = loader or (seen.fed.place if seen.fed.share else "") or place
     else:
         code = LimitCode.COPIES if kind == "transfer" else LimitCode.EXCHANGES

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.hand_fed import HandFed
 from ridgeline.diagnosis.step_times import share_of
-from ridgeline.records.run import Capture, Phase, ThreadTime, feeding
+from ridgeline.records.run import Capture, Phase, ThreadTime, training_loader
 from ridgeline.records.run_summary import (
     Efficiency,
     MemoryUse,
@@ -431,7 +431,7 @@ def _ready_ms(times: StepTimes, taken: Preemption, capture: Capture | None) -> d
     the input, the loader's own account tells. The training phases are taken to work all the time.
     The phase "other" gets the time that these leave of the thread's account."""
     loaders = capture.loaders if capture is not None else ()
-    worked = feeding(loaders).worked
+    worked = training_loader(loaders).worked
     light = capture.light_time if capture is not None else None
     if worked is not None and light is not None and light.processor_ns:
         worked = min(worked * (1 + light.queued_ns / light.processor_ns), 1.0)

@@ -32,7 +32,7 @@ from ridgeline.optimization.patching import write, write_diff
 from ridgeline.optimization.search import Progress
 from ridgeline.records.finding import Finding
 from ridgeline.records.optimized import Optimized, Written
-from ridgeline.records.run import Target, feeding
+from ridgeline.records.run import Target, training_loader
 from ridgeline.records.trial import Asked, Plan, Trial
 from ridgeline.report.reasons import explain, verdict_sentence
 from ridgeline.report.views.findings import gain_text
@@ -115,7 +115,7 @@ def _ladder(
 ) -> tuple[ProgramBench, Ladder]:  # fmt: skip
     edits, no_attention = attention_edits(diagnosis.findings)
     ground = diagnosis.ground
-    loader = feeding(ground.loaders)
+    loader = training_loader(ground.loaders)
     ahead = AHEAD_STEPS if ground.loaders else 0
     timed = round(1e3 * TRIAL_S / (diagnosis.step_ms or 1.0))
     plan = Plan(

@@ -1,7 +1,7 @@
 """A run: one execution of a program, as run.json and capture-rank<N>.json hold it.
 
-`RunFile` is written before the program starts and again when it is over, by the process that
-watches it. `Capture` is what the program's own process knows: written whole each time it changes.
+`RunFile` is written before the program starts, and again by the watcher when the program is over.
+`Capture` is what the program's own process knows; the file is replaced each time it changes.
 """
 
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ Phase = Literal[
     "other",
 ]
 StepWindow = Literal["settle", "light", "traced", "memory", "disturbed"]
-"""Which window it fell in. Times come from "light" only; "disturbed" is the step after a pause of
-ours (a trace being written), and any step that a pause fell into."""
+"""The window that a step fell into. Times come from "light" only. "disturbed" is a step during or
+after work of ours, such as the writing of a trace."""
 
 
 class StepMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the allocators of the device and of the host count at the end of a step."""
+    """Memory at the end of a step, as the allocators of the device and of the host count it."""
 
     allocated_bytes: int = 0
     peak_bytes: int = 0
-    """Highest since the program began, or since the program itself reset it."""
+    """The highest value since the program began, or since the program itself reset it."""
     reserved_bytes: int = 0
     retries: int = 0
     """Allocations that had to free cached blocks and try again, since the program began."""
@@ -41,38 +41,38 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     index: int
     start_ns: int
     dur_ns: int
-    """On the host, from the end of the step before to the end of this one."""
+    """Time on the host, from the end of the previous step to the end of this step."""
     window: StepWindow = "light"
     host: dict[Phase, int] = {}
     device_ns: int | None = None
-    """The same span on the device's own clock (events on the stream); None on a CPU, or where the
-    events could not be read (a graph being captured)."""
+    """The same span on the device's own clock (events on the stream). None on a CPU, or if the
+    events could not be read because a graph was being captured."""
     device: dict[Phase, int] = {}
-    """The device's timeline by phase: under `input` is the time it had nothing left to do while the
-    program waited for data, so these are exposed times."""
+    """The device's time by phase. `input` is the time in which the device was idle while the
+    program waited for data, so these times are exposed."""
     loss: float | None = None
     """The scalar handed to backward; the last one if there are several backwards. A gradient
     scaler's factor and a division by the number of backwards are undone. None if it is not finite.
     """
     loss_broke: str = ""
-    """What it is then: nan, inf, -inf."""
+    """A loss that is not finite, as text: nan, inf or -inf; else ""."""
     samples: int = 0
-    """Along the first dimension of the batch; 0 where unknown."""
+    """Number of samples in the batch, from its first dimension; 0 if it is not known."""
     tokens: int = 0
-    """Elements of an integer batch of two dimensions; 0 where it is not text."""
+    """Number of elements of an integer batch of two dimensions; 0 if the batch is not text."""
     forwards: int = 0
     backwards: int = 0
     optimizer_steps: int = 0
     skipped: bool = False
-    """The gradient scaler found infinities and left the parameters alone."""
+    """Whether the gradient scaler found infinities and left the parameters as they were."""
     compile_ns: int = 0
     """Time torch.compile spent compiling inside this step."""
     memory: StepMemory | None = None
     """Memory at the end of the step; None if it was not read. It is read only as often as reading
     costs at most 0.2 % of the program's time."""
     detailed: bool = True
-    """False: only its length was taken, because taking more would cost too much of a step so short:
-    phases, calls, samples and loss are those of its neighbours."""
+    """False if only the length of the step was measured, because more would cost too much of so
+    short a step. Phases, calls, samples and loss are then taken from neighbouring steps."""
     regions: dict[str, int] = {}
     """Time inside `ridgeline.region("name")`, by name."""
 
@@ -84,11 +84,11 @@ NoTrace = Literal["", "profiles-itself", "disk-full", "too-large"]
 were free on the disk; the trace was larger than 2 GB. It is empty if there is a trace."""
 Status = Literal[
     "running",
-    "finished",  # came to its end; the exit code may still be its own
-    "raised",  # an exception nobody caught
+    "finished",  # reached its end; the exit code need not be 0
+    "raised",  # ended by an uncaught exception
     "interrupted",  # Ctrl-C
     "stopped",  # by --stop-after
-    "killed",  # ended without a word: a signal, os._exit, a crash
+    "killed",  # ended without a last capture: a signal, os._exit, a crash
     "damaged",  # run.json cannot be read, so that the end is not known
 ]
 TargetKind = Literal["script", "module", "code", "block"]
@@ -96,26 +96,27 @@ TargetKind = Literal["script", "module", "code", "block"]
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What was asked of a run."""
+    """What the user requested of a run."""
 
     steps: int = 40
-    """Steps in the light window."""
+    """Number of steps in the light window."""
     trace_steps: int = 3
     stop_after: int = 0
     """End the program after this many steps; 0: let it run."""
     at_once: bool = False
-    """Where that step ends, with nothing of the program's run any more; else as by sys.exit(0)."""
+    """Whether `stop_after` ends the process by os._exit, so that no more of the program's code
+    runs; else the program ends as by sys.exit(0)."""
     full: bool = False
-    """Time every step to the end."""
+    """Whether every step is timed to the end of the program."""
     python: bool = False
-    """Sample where Python spends its time."""
+    """Whether Python stacks are sampled."""
     price_per_hour: float | None = None
     carbon_g_per_kwh: float | None = None
     run_dir: str = ""
     output: str = ""
     quiet: bool = False
     verbose: bool = False
-    """Also say at the terminal how the five questions are answered."""
+    """Whether the report at the terminal also shows the evidence behind its answers."""
 
 
 class Target(Struct, frozen=True, kw_only=True):
@@ -123,7 +124,7 @@ class Target(Struct, frozen=True, kw_only=True):
     name: str
     """The script's path as typed, the module's name, or the code."""
     arguments: tuple[str, ...] = ()
-    """What looks like a secret is replaced."""
+    """Command-line arguments; those that look like a secret are replaced."""
 
 
 class Git(Struct, frozen=True, kw_only=True):
@@ -131,14 +132,15 @@ class Git(Struct, frozen=True, kw_only=True):
     branch: str = ""
     dirty: bool = False
     looked: bool = True
-    """False: the tree was too large to look at in time, and `dirty` says nothing."""
+    """False if the tree was too large to be read in time; `dirty` is then not known."""
 
 
 class Environment(Struct, frozen=True, kw_only=True):
-    """Where it ran, from outside the program. Never the value of a variable that is not listed."""
+    """The surroundings of a run, as seen from outside the program. Values of environment variables
+    are recorded only for names of a fixed list."""
 
     directory: str = ""
-    """With ~ for the user's own; `folder` is where it lies."""
+    """The working directory, with ~ for the user's home; see `folder`."""
     host: str = ""
     system: str = ""
     python: str = ""
@@ -146,13 +148,13 @@ class Environment(Struct, frozen=True, kw_only=True):
     git: Git | None = None
     packages: dict[str, str] = {}
     variables: dict[str, str] = {}
-    """Those of the allow list that are set."""
+    """The listed environment variables that are set."""
     cores: int = 0
     memory_bytes: int = 0
 
     @property
     def folder(self) -> str:
-        """To look for the program's files in; of another user's run, one that is not there."""
+        """The working directory with ~ expanded. For a run of another user it may not exist."""
         return expanduser(self.directory)
 
 
@@ -165,12 +167,12 @@ class RunFile(Struct, frozen=True, kw_only=True):
     environment: Environment = Environment()
     status: Status = "running"
     why: str = ""
-    """For "raised": ValueError: shapes do not match."""
+    """The uncaught exception of a run that raised, such as "ValueError: shapes do not match"."""
     exit_code: int | None = None
-    """None where nobody could see it. Negative: the signal that ended it."""
+    """None if it is not known. A negative number is the signal that ended the program."""
     pid: int = 0
     pid_started: float = 0.0
-    """When that process began, in the system's clock ticks: ids are used again."""
+    """When that process began, in the system's clock ticks, because process ids are reused."""
     began_at: str = ""
     """ISO time, with zone."""
     began_ns: int = 0
@@ -186,7 +188,7 @@ class RunFile(Struct, frozen=True, kw_only=True):
 
 class Window(Struct, frozen=True, kw_only=True):
     kind: Literal["settle", "light", "traced", "memory", "alone"]
-    """alone: the hooks are off, or idle."""
+    """In the last window, "alone", the hooks are off or idle."""
     first_step: int
     steps: int = 0
     start_ns: int = 0
@@ -197,7 +199,7 @@ class ModuleSeen(Struct, frozen=True, kw_only=True):
     """An outermost module that was called."""
 
     name: str
-    """Its class; wrappers (DDP, FSDP, compiled) are named in `wrappers`."""
+    """The class of the module inside all wrappers (DDP, FSDP, a compiled module)."""
     wrappers: tuple[str, ...] = ()
     """Wrapper classes around the module, outermost first; FSDPModule if `fully_shard` was called on
     it."""
@@ -208,11 +210,11 @@ class ModuleSeen(Struct, frozen=True, kw_only=True):
     dtypes: tuple[str, ...] = ()
     device: str = ""
     place: str = ""
-    """file:line of its first training call in the user's own code."""
+    """file:line in the user's own code of its first training call."""
     loss: bool = False
-    """Without parameters, called after the model: a loss."""
+    """Whether it is taken for a loss, because it has no parameters."""
     inputs: tuple[str, ...] = ()
-    """Tensors of its first training call: float32[32, 3, 224, 224]."""
+    """The tensors of its first training call, such as "float32[32, 3, 224, 224]"."""
     evaluation_place: str = ""
     """file:line:function of the module's first call in eval mode or without gradients."""
 
@@ -221,10 +223,10 @@ class OptimizerSeen(Struct, frozen=True, kw_only=True):
     name: str
     steps: int = 0
     anchor: bool = False
-    """Its step ends a step of the program."""
+    """Whether its step ends a step of the program."""
     place: str = ""
     options: dict[str, str] = {}
-    """foreach, fused, capturable, where the first group names them."""
+    """Values of foreach, fused, capturable and others that the first parameter group holds."""
     gradients_checked: int = 0
     """Number of steps for which it was checked whether the gradients of the step before were
     cleared."""
@@ -235,7 +237,7 @@ class OptimizerSeen(Struct, frozen=True, kw_only=True):
 class LoaderSeen(Struct, frozen=True, kw_only=True):
     dataset: str = ""
     stream: bool = False
-    """An IterableDataset."""
+    """Whether the dataset is an IterableDataset."""
     workers: int = 0
     batch_size: int | None = None
     pin_memory: bool = False
@@ -245,20 +247,22 @@ class LoaderSeen(Struct, frozen=True, kw_only=True):
     batches: int = 0
     place: str = ""
     epochs: int = 0
-    """Times it was begun while the hooks looked."""
+    """How often iteration began while the hooks were on."""
     begun: tuple[int, ...] = ()
-    """The steps in which that was; the first 256."""
+    """The indices of the steps in which iteration began; the first 256 of them."""
     worked: float | None = None
-    """Of the time it was waited for, what the waiting thread itself worked; None: not seen."""
+    """Share of the time spent waiting for its batches in which the waiting thread itself used the
+    processor; None if it was not measured."""
     training_batches: int = 0
-    """Batches that a model in training was called with; the others fed evaluations, or nothing."""
+    """Number of batches that a model in training was called with. The others went into evaluations,
+    or were not used."""
     made: tuple[str, ...] = ()
     """The user's own functions on the stack when the loader was made, innermost first, as
     file:line:function; empty if that was not seen."""
 
 
 class ChildrenSeen(Struct, frozen=True, kw_only=True):
-    """Processes that the program started with a function of its own: they carry no hooks."""
+    """Processes that the program started with a function of its own. Our hooks are off in them."""
 
     function: str
     place: str = ""
@@ -266,10 +270,12 @@ class ChildrenSeen(Struct, frozen=True, kw_only=True):
     processes: int = 1
 
 
-def feeding(loaders: Sequence[LoaderSeen]) -> LoaderSeen:
+def training_loader(loaders: Sequence[LoaderSeen]) -> LoaderSeen:
     """Return the loader that fed the training steps. An evaluation's loader may have handed out
     more batches."""
-    return max(loaders, key=lambda one: (one.training_batches, one.batches), default=LoaderSeen())
+    return max(
+        loaders, key=lambda loader: (loader.training_batches, loader.batches), default=LoaderSeen()
+    )
 
 
 class PauseSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -296,7 +302,7 @@ class CallSeen(Struct, frozen=True, kw_only=True):
 
 
 class Compilation(Struct, frozen=True, kw_only=True):
-    """A frame torch.compile compiled, or failed to."""
+    """A Python function that torch.compile compiled, or failed to compile."""
 
     place: str
     """Where the compiled function begins; a file of torch if that function is a wrapper."""
@@ -311,7 +317,7 @@ class Compilation(Struct, frozen=True, kw_only=True):
 
 
 class Flags(Struct, frozen=True, kw_only=True):
-    """Settings of torch that decide speed, read inside the program at the end of its windows."""
+    """Settings of torch that affect speed, read inside the program at the end of its windows."""
 
     torch: str = ""
     cuda: str = ""
@@ -325,10 +331,10 @@ class Flags(Struct, frozen=True, kw_only=True):
     threads: int = 0
     interop_threads: int = 0
     allowed_cores: int = 0
-    """That the program's own thread may run on, as it ended up; 0: the system does not say."""
+    """Number of cores that the program's thread may run on; 0 if the system does not tell."""
     default_dtype: str = ""
     autocast: tuple[str, ...] = ()
-    """Autocast seen around the forward: "cuda bfloat16"."""
+    """Autocast modes that were on around the forward, such as "cuda bfloat16"."""
     gradient_scaler: bool = False
 
 
@@ -346,14 +352,14 @@ class DeviceSeen(Struct, frozen=True, kw_only=True):
 
 
 class OutOfMemory(Struct, frozen=True, kw_only=True):
-    """The device or the host ran out of memory. What was allocated on a device is in the snapshot
-    beside this record."""
+    """A shortage of memory on the device or the host. For a device, the allocations are in the
+    snapshot file."""
 
     asked_bytes: int
-    """0 if it is not known."""
+    """Size of the allocation that failed; 0 if it is not known."""
     free_bytes: int
     total_bytes: int
-    """The memory there is, or the program's limit; 0 if it is not known."""
+    """All memory of the device or host, or the program's limit; 0 if it is not known."""
     on: Literal["device", "host"] = "device"
     killed: bool = False
     """Whether the system killed the program. This is known from outside, from how the program ended
@@ -368,9 +374,10 @@ class OutOfMemory(Struct, frozen=True, kw_only=True):
     step: int = 0
     phase: str = ""
     place: str = ""
-    """file:line in the user's own code that asked."""
+    """file:line in the user's own code that made the failed allocation."""
     alive: tuple[tuple[str, int, int], ...] = ()
-    """(file:line that allocated, bytes, blocks), largest first; "" where no stack was kept."""
+    """Live allocations as (file:line, bytes, blocks), largest first; file:line is "" if no stack
+    was kept."""
     snapshot: str = ""
 
 
@@ -392,17 +399,18 @@ class ThreadTime(Struct, frozen=True, kw_only=True):
 
 
 class Capture(Struct, frozen=True, kw_only=True):
-    """What the program's own process saw."""
+    """Everything that the program's own process recorded, apart from steps and trace."""
 
     schema: int = SCHEMA
     rank: int = 0
     world: int = 1
     pid: int = 0
     stepping: Literal["", "said", "optimizer", "backward", "call"] = ""
-    """What ends a step: ridgeline.step(), the anchor's step, the forward after a backward, or an
-    outermost call; "" while none was seen."""
+    """The event that ends a step: "said" is a call of ridgeline.step(), "optimizer" a step of the
+    anchor optimizer, "backward" the first forward after a backward, "call" an outermost call of a
+    module. It is "" while no such event was seen."""
     steps: int = 0
-    """All that were counted while the hooks were on."""
+    """Number of steps counted while the hooks were on."""
     steps_taken: int | None = None
     """Steps of the whole program, including those after the windows. None if they were not counted,
     or if the program has not ended."""
@@ -415,11 +423,11 @@ class Capture(Struct, frozen=True, kw_only=True):
     children: tuple[ChildrenSeen, ...] = ()
     compilations: tuple[Compilation, ...] = ()
     graph_breaks: dict[str, int] = {}
-    """Dynamo's own counter: reason, times."""
+    """Dynamo's own counter: how often each reason broke a graph."""
     flags: Flags = Flags()
     device: DeviceSeen = DeviceSeen()
     distributed: str = ""
-    """The backend: nccl, gloo; "" when alone."""
+    """The backend of torch.distributed, such as nccl or gloo; "" if it is not in use."""
     trace_file: str = ""
     calls: tuple[CallSeen, ...] = ()
     """Calls of the user's lines in the traced steps; empty if the profiler did not tell the lines.
@@ -432,7 +440,8 @@ class Capture(Struct, frozen=True, kw_only=True):
     """Memory in use at the end of the program. Its functions have returned by then, and only what
     its modules hold is left."""
     system_share: float | None = None
-    """Of the light windows: the system's work for the program, over all of its threads."""
+    """Time that the kernel worked for the program, over all of its threads, as a share of the time
+    in the light windows."""
     light_time: ThreadTime | None = None
     traced_time: ThreadTime | None = None
     """The accounts of the light windows and of the traced one; None if the kernel keeps none."""
@@ -441,14 +450,14 @@ class Capture(Struct, frozen=True, kw_only=True):
     why: str = ""
     ended_ns: int = 0
     missing: tuple[str, ...] = ()
-    """What was not recorded, and why, a sentence each."""
+    """One sentence for each thing that was not recorded, with the reason."""
     no_trace: NoTrace = ""
     problems: tuple[str, ...] = ()
-    """Faults of ours, a sentence each: the program went on without them."""
+    """One sentence for each error of ours. None of them reached the program."""
 
 
 class ProcessSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One process of the program: itself, or a worker. Counters are since it began."""
+    """The program's process or one of its workers. Counters run from the start of the process."""
 
     pid: int
     worker: bool = False
@@ -456,7 +465,7 @@ class ProcessSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """User and system time."""
     rss_bytes: int = 0
     read_bytes: int = 0
-    """From storage; 0 where the system does not say."""
+    """Bytes read from storage; 0 if the system does not tell."""
     write_bytes: int = 0
     major_faults: int = 0
     """Page faults that had to wait for storage."""
@@ -464,10 +473,10 @@ class ProcessSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeviceSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One GPU. None: the driver does not say."""
+    """One GPU. A value is None if the driver does not report it."""
 
     index: int
-    """As NVML counts them."""
+    """The GPU's index as NVML counts."""
     utilisation_percent: int | None = None
     memory_used_bytes: int | None = None
     sm_mhz: int | None = None
@@ -479,36 +488,38 @@ class DeviceSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     energy_j: float | None = None
     """The device's own counter, since the driver was loaded."""
     throttle: tuple[str, ...] = ()
-    """Why its clocks are held down: "power cap", "thermal", "hardware slowdown", …"""
+    """Reasons for reduced clocks: "power cap", "thermal", "hardware slowdown", …"""
     others: int = 0
-    """Other processes with work on it."""
+    """Number of processes on it that are not the program's."""
     ours: bool = False
-    """A process of the program was seen at work on it; False too where ids cannot be matched."""
+    """Whether a process of the program was seen on it; False also if process ids cannot be
+    matched."""
 
 
 class Telemetry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     at_ns: int
-    """CLOCK_MONOTONIC, as the steps."""
+    """CLOCK_MONOTONIC, as in the steps."""
     processes: tuple[ProcessSample, ...] = ()
     devices: tuple[DeviceSample, ...] = ()
     host_cpu_percent: float | None = None
-    """Of all processors, whoever used them."""
+    """Use of all processors by all processes."""
     host_memory_available_bytes: int | None = None
     package_energy_j: float | None = None
-    """The processor's own energy counter (RAPL), where it may be read."""
+    """The processor's own energy counter (RAPL); None if it may not be read."""
 
 
-DEEPEST = 64
-OTHERS = "(others)"
-"""A stack of this alone: samples whose stacks there was no room for."""
-CUT = "…"
-"""A frame that stands for those left out of a deeper stack; both ends of it are kept."""
+MAX_STACK_FRAMES = 64
+OTHER_STACKS = "(others)"
+"""The only frame of a stack that stands for all stacks for which there was no room."""
+OMITTED_FRAMES = "…"
+"""A frame that stands for the middle of a stack deeper than `MAX_STACK_FRAMES`."""
 
 
 class Sampled(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of python-<pid>.jsonl: stacks seen in one process since its line before.
+    """One line of python-<pid>.jsonl: the stacks sampled in one process since the previous line.
 
-    A stack is a tuple of frames "file:line:function", outermost first, cut at `DEEPEST` frames."""
+    A stack is a tuple of at most `MAX_STACK_FRAMES` frames "file:line:function", outermost
+    first."""
 
     pid: int
     process: Literal["main", "worker"] = "main"
@@ -517,7 +528,7 @@ class Sampled(Struct, frozen=True, kw_only=True, omit_defaults=True):
     samples: int = 0
     interval_ns: int = 0
     stacks: tuple[tuple[tuple[str, ...], int], ...] = ()
-    """(frames, times seen)."""
+    """Pairs of a stack and the number of its samples."""
 
 
 class PythonLine(Struct, frozen=True, kw_only=True):
@@ -527,39 +538,40 @@ class PythonLine(Struct, frozen=True, kw_only=True):
     line: int
     function: str
     source: str = ""
-    """The text of the line, where the file can still be read."""
+    """The text of the line; "" if the file cannot be read."""
     process: Literal["main", "worker"] = "main"
     share: float = 0.0
-    """Of the samples of its kind of process, with what it calls outside the user's code."""
+    """Share of the samples of its kind of process that were in this line, or in library code that
+    the line called."""
     total_share: float = 0.0
-    """With everything it calls."""
+    """The same share with all code that the line called, the user's included."""
     seconds: float = 0.0
     calls: str = ""
-    """The library function most of that time was in: PIL.Image.resize."""
+    """The library function that took most of this time, such as PIL.Image.resize."""
 
 
 class InputLines(Struct, frozen=True, kw_only=True):
-    """What makes batches: the user's code beneath a loader, or in a function that by its name
-    makes them, in whichever process it ran."""
+    """The lines that make batches: user code called by a loader, or in a function whose name says
+    that it makes batches, in the program's process or in workers."""
 
     main_samples: int = 0
     worker_samples: int = 0
     lines: tuple[PythonLine, ...] = ()
-    """Costliest first; shares are of these samples. Without a file: a library's own dataset or
-    collation, named in `calls`."""
+    """Costliest line first; shares refer to these samples. An entry without a file is a library's
+    own dataset or collation, named in `calls`."""
     functions: tuple[str, ...] = ()
-    """file:function of all of the user's that were on the way, in the order of their names."""
+    """All of the user's functions on these stacks, as file:function, sorted."""
 
 
 class PythonView(Struct, frozen=True, kw_only=True):
     main_samples: int = 0
     worker_samples: int = 0
     worker_idle_samples: int = 0
-    """Of those: no index to work on. Shares of workers are of the others."""
+    """Worker samples without any index to work on. Shares of workers leave them out."""
     workers: int = 0
     interval_ns: int = 0
     lines: tuple[PythonLine, ...] = ()
-    """Costliest first by their own share, main and workers together."""
+    """Lines of the program and the workers, the largest `share` first."""
     functions: tuple[PythonLine, ...] = ()
-    """The same by function: the line is where it begins."""
+    """The same by function; the line is where the function begins."""
     input: InputLines = InputLines()

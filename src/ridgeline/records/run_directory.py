@@ -1,8 +1,9 @@
-"""A run on disk: `.ridgeline/runs/<time>-<name>/`, what its files are called, written and read.
+"""A run on disk, `.ridgeline/runs/<time>-<name>/`: the names of its files, and how they are written
+and read.
 
-Whole files appear by rename, files of lines grow by one write each, so that a kill at any moment
-leaves a directory that can be read. Used inside the user's program too: imports little, keeps no
-file open.
+Whole files appear by rename, and files of lines grow by one write at a time, so that a kill at any
+moment leaves a directory that can be read. This module is also used inside the user's program, so
+it imports little and keeps no file open.
 """
 
 import contextlib
@@ -35,12 +36,13 @@ if TYPE_CHECKING:
     from ridgeline.records.run_summary import RunSummary
 
 RECENT_WRITE_S = 120.0
-"""Written to within this time, a run on another machine is running: telemetry comes ten times a
-second, and clocks of two machines differ by less."""
+"""A run on another machine counts as running if it was written to within this time. Telemetry comes
+at least once a second, and the clocks of two machines differ by less than this."""
 
 
 class RunDirectory:
-    """One run. `path` need not be there: what is not is read as nothing, or said in a sentence."""
+    """The directory of one run. It need not exist: reading then returns nothing or raises a
+    RidgelineError."""
 
     __slots__ = ("path",)
 
@@ -49,8 +51,8 @@ class RunDirectory:
 
     @classmethod
     def make(cls, root: Path, name: str, *, shared: bool = False) -> Self:
-        """The directory `name` in `root`, for its user alone. `shared`: the ranks of one job come
-        to the same one; else another run that has the name already makes this `name`-2."""
+        """Make the directory `name` in `root`, which only its user can read. With `shared`, all
+        ranks of a job get the same directory; else a name that is taken becomes `name`-2."""
         return cls(make_directory(root, name, shared))
 
     @property
@@ -71,12 +73,12 @@ class RunDirectory:
 
     @property
     def case_file(self) -> Path:
-        """What the findings were drawn from, compressed; see `diagnosis.stored_case`."""
+        """The facts that the findings were made from, compressed; see `diagnosis.stored_case`."""
         return self.path / "case.msgpack.zlib"
 
     @property
     def stopping_file(self) -> Path:
-        """There once the program was told to end, after the steps that were asked for."""
+        """A file that exists once the program was ended after the requested number of steps."""
         return self.path / "stopping"
 
     def steps_file(self, rank: int = 0) -> Path:
@@ -101,7 +103,8 @@ class RunDirectory:
         return self.path / f"python-{pid}.jsonl"
 
     def write_whole(self, name: str | Path, data: bytes) -> None:
-        """The file `name` appears complete, by rename, or stays as it was. Raises OSError."""
+        """Write the file `name` by rename: it appears complete, or stays as it was. Raise OSError
+        if that fails."""
         target = self.named(name)
         temporary = self.path / f".{target.name}.{os.urandom(4).hex()}"
         descriptor = os.open(
@@ -121,8 +124,9 @@ class RunDirectory:
             raise
 
     def append(self, name: str | Path, data: bytes) -> None:
-        """`data`, whole lines, at the end of `name`, or nothing of it. Raises OSError."""
-        # Not blocking: a pipe that somebody put under this name must not stop the program.
+        """Append `data`, which are whole lines, to the file `name`. Raise OSError if not all of it
+        could be written; the file is then as before."""
+        # O_NONBLOCK: a pipe that somebody put under this name must not stop the program.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         path = self.named(name)
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
@@ -137,7 +141,8 @@ class RunDirectory:
             os.close(descriptor)
 
     def named(self, name: str | Path) -> Path:
-        """The file of that name in here, and nowhere else, whoever wrote the name."""
+        """Return the path of the file `name` in this directory. Raise RidgelineError if the name
+        would lead elsewhere; it may come from a file that somebody else wrote."""
         if isinstance(name, Path) and name.parent == self.path:
             name = name.name
         name = str(name)
@@ -146,14 +151,14 @@ class RunDirectory:
         return self.path / name
 
     def run(self) -> RunFile:
-        """run.json, or one sentence."""
+        """Read run.json. Raise RidgelineError if it is missing or cannot be read."""
         try:
             return read_whole(self.run_file, RunFile)
         except FileNotFoundError as error:
             raise RidgelineError(f"{self.path} is not a run: it has no run.json") from error
 
     def summary(self) -> "RunSummary | None":
-        """What was concluded, where it was."""
+        """Read the summary; None if the run has not been concluded."""
         from ridgeline.records.run_summary import RunSummary
 
         try:
@@ -173,20 +178,20 @@ class RunDirectory:
         """Return the captures of every rank, by rank, and a sentence for each that cannot be read.
         Each file is decoded once."""
         read = list(self._captures())
-        captures = tuple(found for found in read if isinstance(found, Capture))
-        return captures, tuple(found for found in read if isinstance(found, str))
+        captures = tuple(item for item in read if isinstance(item, Capture))
+        return captures, tuple(item for item in read if isinstance(item, str))
 
     def capture(self, rank: int = 0) -> Capture | None:
-        """None where there is none yet."""
+        """Read the capture of a rank; None if it does not exist yet."""
         try:
             return read_whole(self.capture_file(rank), Capture)
         except FileNotFoundError:
             return None
 
     def ranks(self) -> tuple[int, ...]:
-        """Those that left a capture."""
-        found = (_number(name, "capture-rank", ".json") for name in self._names())
-        return tuple(sorted(rank for rank in found if rank is not None))
+        """Return the ranks that have a capture file, in order."""
+        numbers = (_number(name, "capture-rank", ".json") for name in self._names())
+        return tuple(sorted(rank for rank in numbers if rank is not None))
 
     def damage(self) -> tuple[str, ...]:
         """Return a sentence for each necessary file that cannot be read: run.json and the captures.
@@ -215,7 +220,7 @@ class RunDirectory:
         return read_lines(self.telemetry_file(rank), Telemetry)
 
     def sampled(self) -> "Lines[Sampled]":
-        """Of every process, one after the other."""
+        """Read the sampled Python stacks of every process, one process after the other."""
         pids = (_number(name, "python-", ".jsonl") for name in self._names())
         files = [
             read_lines(self.python_file(pid), Sampled)
@@ -228,19 +233,20 @@ class RunDirectory:
         )
 
     def status(self) -> Status:
-        """As run.json has it; one left "running" by a process that is gone was killed, unless the
-        program said goodbye itself."""
+        """Return the status in run.json. A run that is still "running" there while its process is
+        gone has the status that its capture gives, or was killed."""
         run = self.run()
         if run.status != "running":
             return run.status
-        with contextlib.suppress(RidgelineError):  # damaged: it says nothing
+        with contextlib.suppress(RidgelineError):  # the capture may be damaged
             capture = self.capture()
             if capture is not None and capture.ended != "running":
                 return capture.ended
         return "running" if self.busy(run) else "killed"
 
     def busy(self, run: RunFile | None = None) -> bool:
-        """Whether something may still write here: the program lives, or does on another machine."""
+        """Return whether something may still write here: the program is alive, perhaps on another
+        machine."""
         run = run or self.run()
         if run.status != "running":
             return False
@@ -250,11 +256,11 @@ class RunDirectory:
         return is_process_alive(run.pid, run.pid_started)
 
     def size(self) -> int:
-        """Bytes of all files in here; links are not followed."""
+        """Return the size of all files in the directory, in bytes; links are not followed."""
         return sum(entry.st_size for entry in plain_files(self.path))
 
     def remove(self) -> int:
-        """Delete the run, and say how many bytes that freed; see `run_removal`."""
+        """Delete the run and return how many bytes that freed; see `runs.remove`."""
         from ridgeline.records.runs import remove
 
         return remove(self)
@@ -286,14 +292,15 @@ def _write_all(descriptor: int, data: bytes) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def _number(name: str, before: str, after: str) -> int | None:
-    middle = name.removeprefix(before).removesuffix(after)
-    right = name == f"{before}{middle}{after}" and middle.isascii() and middle.isdigit()
-    return int(middle) if right and len(middle) < 10 else None
+def _number(name: str, prefix: str, suffix: str) -> int | None:
+    """Return the number between `prefix` and `suffix` in a file's name; None if there is none."""
+    digits = name.removeprefix(prefix).removesuffix(suffix)
+    is_number = name == f"{prefix}{digits}{suffix}" and digits.isascii() and digits.isdigit()
+    return int(digits) if is_number and len(digits) < 10 else None
 
 
 def plain_files(folder: Path | str) -> Iterator[os.stat_result]:
-    """Of all plain files below `folder`; links are not followed."""
+    """Yield the status of every plain file below `folder`; links are not followed."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):  # gone meanwhile
@@ -306,19 +313,22 @@ def plain_files(folder: Path | str) -> Iterator[os.stat_result]:
 T = TypeVar("T")
 
 MAX_LINE_BYTES = 16 << 20
-"""A step takes 0.3 kB, a second of sampled stacks at most some hundred."""
+"""Longest line that is read: a step takes 0.3 kB, and a second of sampled stacks at most a few
+hundred kB."""
 MAX_LINES_FILE_BYTES = 128 << 20
-"""Of one file of lines, the first: 400,000 steps, and 4 times as much memory once decoded."""
+"""Only this much of a file of lines is read, from its beginning: 400,000 steps, which take four
+times as much memory once decoded."""
 MAX_WHOLE_FILE_BYTES = 64 << 20
 
 
 class Lines(tuple[T, ...]):
-    """The records of a file of lines, and what was not read of it."""
+    """The records in a file of lines, and how much of the file was not read."""
 
     damaged: int = 0
-    """Lines that could not be read and were skipped; a last line cut by a kill is none of them."""
+    """Number of lines that could not be decoded and were skipped. A last line that was cut off by a
+    kill does not count."""
     unread_bytes: int = 0
-    """Beyond what is read of one file."""
+    """Bytes beyond the part of a file that is read."""
 
     def __new__(cls, items: Iterable[T] = (), damaged: int = 0, unread_bytes: int = 0) -> Self:
         made = super().__new__(cls, tuple(items))
@@ -328,22 +338,23 @@ class Lines(tuple[T, ...]):
 
 
 class NewerSchema(RidgelineError):
-    """Written by a later version: nothing in it can be trusted to mean what it did."""
+    """The file was written by a later version, in which its fields may mean something else."""
 
 
 class _Versioned(Struct):
     schema: int = SCHEMA
 
 
-def read_lines(path: Path, kind: type[T], most: int = MAX_LINES_FILE_BYTES) -> Lines[T]:
-    """Every line of `path` that holds a `kind`; none where there is no such file."""
+def read_lines(path: Path, kind: type[T], max_bytes: int = MAX_LINES_FILE_BYTES) -> Lines[T]:
+    """Decode every line of `path` as a `kind`, up to `max_bytes`. A file that does not exist has no
+    lines."""
     decoder = msgspec.json.Decoder(kind)
     items: list[T] = []
     damaged = 0
     try:
         with open_plain_file(path) as file:
             size = os.fstat(file.fileno()).st_size
-            for line, ended in _lines(file, most):
+            for line, ended in _lines(file, max_bytes):
                 try:
                     items.append(decoder.decode(line))
                 except (ValueError, RecursionError):
@@ -352,12 +363,12 @@ def read_lines(path: Path, kind: type[T], most: int = MAX_LINES_FILE_BYTES) -> L
         return Lines()
     except OSError as error:
         raise RidgelineError(f"{path} cannot be read: {error.strerror or error}") from error
-    return Lines(items, damaged, max(size - most, 0))
+    return Lines(items, damaged, max(size - max_bytes, 0))
 
 
 def read_whole(path: Path, kind: type[T]) -> T:
-    """The record in `path`. FileNotFoundError where there is none; a newer schema, damage, and
-    what is no file at all are a sentence."""
+    """Read the record in `path`. Raise FileNotFoundError if the file does not exist, and
+    RidgelineError if its schema is newer, if it is damaged, or if it is not a plain file."""
     try:
         with open_plain_file(path) as file:
             data = file.read(MAX_WHOLE_FILE_BYTES + 1)
@@ -387,7 +398,7 @@ def refuse_newer(path: Path, data: bytes, newest: int = SCHEMA) -> None:
     try:
         schema = msgspec.json.decode(data, type=_Versioned).schema
     except (ValueError, RecursionError):
-        return  # damaged, which the reading proper says better
+        return  # the file is damaged, which the caller reports with more detail
     if schema > newest:
         raise NewerSchema(
             f"{path} was written by a newer ridgeline: its schema is {schema}, and this one reads "
@@ -397,7 +408,8 @@ def refuse_newer(path: Path, data: bytes, newest: int = SCHEMA) -> None:
 
 
 def open_plain_file(path: Path) -> IO[bytes]:
-    """`path` for reading, where it is a plain file: no link is followed, no pipe waited for."""
+    """Open `path` for reading if it is a plain file. Links are not followed, and pipes are not
+    waited for."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -410,10 +422,10 @@ def open_plain_file(path: Path) -> IO[bytes]:
     return os.fdopen(descriptor, "rb")
 
 
-def _lines(file: IO[bytes], most: int) -> Iterator[tuple[bytes, bool]]:
-    """(line, whether its end was seen), blank ones left out; of one that is too long, a stub that
-    cannot be decoded."""
-    left, long = most, False
+def _lines(file: IO[bytes], max_bytes: int) -> Iterator[tuple[bytes, bool]]:
+    """Yield each line that is not blank, and whether the line is complete. For a line that is too
+    long, yield an empty line, which cannot be decoded."""
+    left, long = max_bytes, False
     while left > 0 and (line := file.readline(min(left, MAX_LINE_BYTES))):
         left -= len(line)
         ended = line.endswith(b"\n")
@@ -426,7 +438,8 @@ def _lines(file: IO[bytes], most: int) -> Iterator[tuple[bytes, bool]]:
 
 
 def started(pid: int) -> float:
-    """When process `pid` began, in the system's clock ticks; 0 where it is gone or not said."""
+    """Return when process `pid` began, in the system's clock ticks; 0 if it is gone or not
+    known."""
     fields = _stat_fields(pid)
     try:
         return float(fields[19]) if len(fields) > 19 else 0.0
@@ -435,28 +448,29 @@ def started(pid: int) -> float:
 
 
 def is_process_alive(pid: int, began: float) -> bool:
-    """Whether the process that had this id and began then still runs. `began` 0: any of that id."""
+    """Return whether the process with this id that began at `began` (clock ticks) is alive. With 0
+    for `began`, any process with this id counts."""
     if pid <= 0:
         return False
     fields = _stat_fields(pid)
     if fields:
-        # A zombie has ended: only its parent has not asked yet.
+        # A zombie has ended; only its parent has not collected it yet.
         return fields[0] not in ("Z", "X", "x") and (not began or started(pid) == began)
     return not os.path.isdir("/proc/self") and _is_id_taken(pid)
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """Of /proc/<pid>/stat, from the state on; empty where there is none."""
+    """Return the fields of /proc/<pid>/stat from the state on; none if the file cannot be read."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read(4096).decode("ascii", "replace")
     except OSError:
         return []
-    return text.rpartition(")")[2].split()  # the name before it may hold anything, spaces too
+    return text.rpartition(")")[2].split()  # the name in parentheses may hold spaces
 
 
 def _is_id_taken(pid: int) -> bool:
-    """Without /proc: whether the id is taken."""
+    """Return whether a process has this id, on a system without /proc."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -471,7 +485,7 @@ MAX_PROGRAM_NAME_LENGTH = 40
 
 
 def make_directory(root: Path, name: str, shared: bool) -> Path:
-    """See RunDirectory.make."""
+    """Make the directory of a run, as `RunDirectory.make` describes."""
     _refuse_name(name)
     try:
         _make_root(root)
@@ -488,7 +502,7 @@ def make_directory(root: Path, name: str, shared: bool) -> Path:
 
 
 def runs_root(directory: Path | None = None) -> Path:
-    """Where the runs of programs started in `directory` are kept."""
+    """Return the directory that keeps the runs of programs started in `directory`."""
     return (Path.cwd() if directory is None else directory) / HOME / "runs"
 
 
@@ -525,8 +539,9 @@ def _make_root(root: Path) -> None:
 
 
 def _make_folder(path: Path) -> bool:
-    """Whether `path` had to be made. What is there already must be a directory of this user, not a
-    link: a folder that others can write to, or a repository, may hold one that leads elsewhere."""
+    """Make the directory `path` and return True; return False if it exists. Raise RidgelineError if
+    it is a link or belongs to another user: a folder that others can write to, or a repository, may
+    hold a link that leads elsewhere."""
     try:
         os.mkdir(path, 0o700)
         return True
@@ -536,8 +551,8 @@ def _make_folder(path: Path) -> bool:
         raise RidgelineError(f"{path} is a link, and links are not followed", "remove it")
     if not stat.S_ISDIR(found.st_mode):
         raise RidgelineError(f"{path} is in the way: it is not a directory")
-    # Who owns the folder around it can put anything there anyway; and some shared file systems
-    # show one owner for everything.
+    # The owner of the parent folder can replace anything in it anyway, and some shared file systems
+    # show one owner for all files.
     trusted = {0, os.geteuid(), os.lstat(path.absolute().parent).st_uid}
     if os.geteuid() != 0 and found.st_uid not in trusted:
         hint = "choose another place with --runs-dir"

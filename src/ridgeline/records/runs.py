@@ -1,4 +1,4 @@
-"""The runs kept in a directory, and the one a person means."""
+"""The runs kept in a directory: how they are listed, found by a name, and removed."""
 
 import contextlib
 import os
@@ -8,16 +8,11 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.records.run_directory import HOME, RunDirectory, read_whole
-
-if TYPE_CHECKING:
-    from ridgeline.records.run_directory import RunDirectory
-
 
 LATEST = "latest"
 _MAX_LISTED_RUNS = 5
@@ -28,7 +23,7 @@ class _Began(Struct):
 
 
 def all_runs(root: Path) -> tuple[RunDirectory, ...]:
-    """Every directory in `root`, damaged ones too, newest first; links are left out."""
+    """Return every run in `root`, damaged ones included, newest first. Links are skipped."""
     try:
         with os.scandir(root) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -41,7 +36,8 @@ def all_runs(root: Path) -> tuple[RunDirectory, ...]:
 
 
 def began(run: RunDirectory) -> float:
-    """When it began, in seconds since 1970; of a damaged one when its directory changed."""
+    """Return when a run began, in seconds since 1970. For a damaged run this is the time when its
+    directory was last changed."""
     with contextlib.suppress(OSError, RidgelineError, ValueError, OverflowError):
         return datetime.fromisoformat(read_whole(run.run_file, _Began).began_at).timestamp()
     with contextlib.suppress(OSError):
@@ -50,7 +46,8 @@ def began(run: RunDirectory) -> float:
 
 
 def find(root: Path, wanted: str) -> RunDirectory:
-    """The run `wanted` means: its name, a part of it, "latest", or a path."""
+    """Return the run that `wanted` names: by its name, by a part of it, by "latest" or by a
+    path."""
     if os.sep in wanted or wanted in (".", ".."):
         return _at(Path(wanted))
     runs = all_runs(root)
@@ -75,7 +72,7 @@ def find(root: Path, wanted: str) -> RunDirectory:
 
 
 def _at(path: Path) -> RunDirectory:
-    """A run by its path, or by that of a file in it."""
+    """Return the run at `path`, which may also be a file in the run's directory."""
     folder = path if path.is_dir() else path.parent
     if os.path.lexists(folder / "run.json"):
         return RunDirectory(folder.absolute())
@@ -94,17 +91,18 @@ _NAMES = ("steps", "telemetry", "trace-rank", "capture-rank", "memory-rank", "py
           "run.json", "summary.json", "findings.json", "case.msgpack", "report.html",
           "stopping")  # fmt: skip
 _OURS = _NAMES + tuple(f".{name}" for name in _NAMES)
-"""How our files' names begin; with a dot before it, one that was being written."""
+"""Beginnings of the names of our files. A file that was being written has a dot in front."""
 _UNFINISHED = re.compile(rf"\.(?:{'|'.join(map(re.escape, _NAMES))}).*\.(?:[0-9a-f]{{8}}|part)")
 """Names of files that were being written when their writer was killed."""
 
 
-def remove(run: "RunDirectory") -> int:
-    """Bytes freed. Refuses what is not a run; outside `.ridgeline/runs` deletes our own files only,
-    because the user's may be beside them."""
-    why = refused(run)
-    if why:
-        raise RidgelineError(f"{run.path} was not removed: {why}")
+def remove(run: RunDirectory) -> int:
+    """Delete a run and return how many bytes that freed. Raise RidgelineError if it is not a run.
+    Outside `.ridgeline/runs` only our own files are deleted, because the user's files may be beside
+    them."""
+    reason = refused(run)
+    if reason:
+        raise RidgelineError(f"{run.path} was not removed: {reason}")
     before = run.size()
     try:
         if _at_home(run):
@@ -118,7 +116,7 @@ def remove(run: "RunDirectory") -> int:
     return before - run.size()
 
 
-def remove_unfinished(run: "RunDirectory", min_age_s: float = 0.0) -> None:
+def remove_unfinished(run: RunDirectory, min_age_s: float = 0.0) -> None:
     """Delete files that a killed process left half-written, if they were last changed at least
     `min_age_s` ago. No process may still be writing to the run."""
     for name in _file_names(run):
@@ -129,8 +127,8 @@ def remove_unfinished(run: "RunDirectory", min_age_s: float = 0.0) -> None:
                 os.unlink(run.path / name)
 
 
-def refused(run: "RunDirectory") -> str:
-    """Why this is not a run that may be deleted; "" where it is one. A damaged one is."""
+def refused(run: RunDirectory) -> str:
+    """Return why a directory may not be deleted as a run; "" if it may. A damaged run may be."""
     if run.path.is_symlink():
         return "it is a link"
     if not run.path.is_dir():
@@ -138,17 +136,17 @@ def refused(run: "RunDirectory") -> str:
     with contextlib.suppress(RidgelineError):
         run.run()
         return ""
-    strange = sorted(
+    foreign = sorted(
         name for name in _file_names(run) if name != HOME and not name.startswith(_OURS)
     )
-    if strange:
-        return f"it is not a run: run.json cannot be read, and {strange[0]!r} is not ours"
+    if foreign:
+        return f"it is not a run: run.json cannot be read, and {foreign[0]!r} is not ours"
     if not _at_home(run) and not os.path.lexists(run.run_file):
         return "it is not a run: it has no run.json"
     return ""
 
 
-def _remove_ours(run: "RunDirectory") -> None:
+def _remove_ours(run: RunDirectory) -> None:
     for name in _file_names(run):
         if name.startswith(_OURS) and not (run.path / name).is_dir():
             os.unlink(run.path / name)
@@ -160,12 +158,12 @@ def _remove_ours(run: "RunDirectory") -> None:
             os.rmdir(folder)
 
 
-def _at_home(run: "RunDirectory") -> bool:
+def _at_home(run: RunDirectory) -> bool:
     parent = run.path.absolute().parent
     return (parent.parent.name, parent.name) == (HOME, "runs")
 
 
-def _file_names(run: "RunDirectory") -> list[str]:
+def _file_names(run: RunDirectory) -> list[str]:
     try:
         return os.listdir(run.path)
     except OSError:

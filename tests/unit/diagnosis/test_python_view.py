@@ -9,7 +9,7 @@ import pytest
 
 from ridgeline.diagnosis.python_view import python_view
 from ridgeline.harness import capture
-from ridgeline.records.run import CUT, OTHERS, PythonLine, PythonView, Sampled
+from ridgeline.records.run import OMITTED_FRAMES, OTHER_STACKS, PythonLine, PythonView, Sampled
 from ridgeline.records.run_directory import RunDirectory
 
 MS = 1_000_000
@@ -236,7 +236,8 @@ def test_comprehensions_in_one_another_and_at_the_top_are_too() -> None:
 
 
 def test_what_had_no_room_counts_in_the_whole() -> None:
-    view = python_view([main(((OTHERS,), 50), ((f"{TRAIN}:3:<module>", CUT, f"{TRAIN}:9:f"), 50))])
+    stacks = (((OTHER_STACKS,), 50), ((f"{TRAIN}:3:<module>", OMITTED_FRAMES, f"{TRAIN}:9:f"), 50))
+    view = python_view([main(*stacks)])
     assert [(found.line, found.share) for found in view.lines] == [(9, 0.5)]
     assert view.main_samples == 100
 

@@ -34,8 +34,7 @@ from ridgeline.diagnosis.rules._loaders import loaders_seen, made_at, program_fi
 from ridgeline.diagnosis.rules._machine import cores
 from ridgeline.diagnosis.rules._user_code import place_at
 from ridgeline.records.finding import Evidence
-from ridgeline.records.run import LoaderSeen, PythonLine
-from ridgeline.records.run import feeding as feeding_loader
+from ridgeline.records.run import LoaderSeen, PythonLine, training_loader
 from ridgeline.records.trace import Place
 from ridgeline.report.names import function_label
 from ridgeline.source.calls import SourceCall, all_calls
@@ -145,7 +144,7 @@ def bound_with_workers(fed: Feeding, workers: int) -> float | None:
 def feeder(case: Case) -> LoaderSeen | None:
     """Return the loader that fed the timed steps, or None if no loader was seen."""
     loaders = [loader for loader in loaders_seen(case) if loader.batches]
-    return feeding_loader(loaders) if loaders else None
+    return training_loader(loaders) if loaders else None
 
 
 def who(case: Case) -> str:

@@ -14,7 +14,7 @@ from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Done, Skip
-from ridgeline.records.run import feeding
+from ridgeline.records.run import training_loader
 from ridgeline.records.trial import Applied
 
 MAX_WORKERS = 16
@@ -90,7 +90,7 @@ def brings(ground: Ground, options: Mapping[str, str]) -> str:
     left = max(cores - int(options.get("workers") or 0), 1)
     if ground.device != "cpu" or left >= threads:
         return ""
-    loader = feeding(ground.loaders)  # of one with workers, it is not known what those do
+    loader = training_loader(ground.loaders)  # of one with workers, it is not known what those do
     makes = 0.0 if loader.workers else ground.input_share * (loader.worked or 0.0)
     rest = 1 - ground.input_share
     return "threads" if rest * threads / left <= (makes + rest * threads) / cores else ""

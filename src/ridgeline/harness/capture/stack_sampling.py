@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 
 from ridgeline.harness.capture.watch_lock import EXIT_WAIT_S
-from ridgeline.records.run import CUT, DEEPEST, OTHERS, Sampled
+from ridgeline.records.run import MAX_STACK_FRAMES, OMITTED_FRAMES, OTHER_STACKS, Sampled
 
 _SWITCH_INTERVAL_S = 0.0005
 """How long the thread waits for the interpreter's lock before it is handed over. At Python's own
@@ -70,8 +70,8 @@ def walk(frame: FrameType, codes: dict[int, CodeType], beneath: CodeType | None)
         key.append(ident)
         key.append(at.f_lasti)  # the line is looked up later: here it would cost microseconds
         at = at.f_back
-    if len(key) > 2 * DEEPEST:
-        key[2 * (DEEPEST - _OUTERMOST_FRAMES - 1) : -2 * _OUTERMOST_FRAMES] = (0, 0)
+    if len(key) > 2 * MAX_STACK_FRAMES:
+        key[2 * (MAX_STACK_FRAMES - _OUTERMOST_FRAMES - 1) : -2 * _OUTERMOST_FRAMES] = (0, 0)
     return tuple(key)
 
 
@@ -83,7 +83,7 @@ def frame_texts(
     for ident, instruction in zip(key[::2], key[1::2], strict=True):
         text = named.get((ident, instruction))
         if text is None:
-            text = _frame_text(codes[ident], instruction) if ident else CUT
+            text = _frame_text(codes[ident], instruction) if ident else OMITTED_FRAMES
             named[ident, instruction] = text
         found.append(text)
     return tuple(reversed(found))
@@ -354,7 +354,7 @@ class Sampler:
             return
         line = self._line(now, stacks)
         if self._bytes + len(line) > self._max_file_bytes - _RESERVED_BYTES:
-            line = self._line(now, {(OTHERS,): sum(stacks.values())})
+            line = self._line(now, {(OTHER_STACKS,): sum(stacks.values())})
         self._bytes += len(line)
         if isinstance(self._to, Path):
             _append(self._to / f"python-{os.getpid()}.jsonl", line)
@@ -374,7 +374,7 @@ class Sampler:
         mark = hash(frames)
         if mark not in self._seen:
             if len(self._seen) >= MAX_STACKS:
-                return (OTHERS,)
+                return (OTHER_STACKS,)
             self._seen.add(mark)
         return frames
 

@@ -24,7 +24,7 @@ from ridgeline.harness.trials.timed_steps import is_timed, later_steps
 from ridgeline.harness.usercode.child_process import Ended, no_leftovers, run_to_end
 from ridgeline.harness.usercode.forked_work import FORK_MARK
 from ridgeline.records.facts import Reason, because
-from ridgeline.records.run import Capture, LoaderSeen, Step, Target, feeding
+from ridgeline.records.run import Capture, LoaderSeen, Step, Target, training_loader
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.trial import Plan, Trial, TrialFailure
 from ridgeline.units import plural
@@ -143,7 +143,9 @@ def _read(
     host_peak = memory.peak_bytes(own, trial.others_bytes)
     return Outcome(
         trial=replace(
-            _timed(trial, steps, plan, feeding(capture.loaders if capture is not None else ())),
+            _timed(
+                trial, steps, plan, training_loader(capture.loaders if capture is not None else ())
+            ),
             later=later_steps(trial, steps),
             handed={},
             system_share=capture.system_share if capture is not None else None,

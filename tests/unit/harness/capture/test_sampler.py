@@ -17,7 +17,7 @@ import pytest
 from ridgeline.harness.capture import stack_sampling
 from ridgeline.harness.capture import stack_sampling as sampling
 from ridgeline.harness.capture.stack_sampling import Sampler, ThreadTime
-from ridgeline.records.run import CUT, DEEPEST, OTHERS, Sampled
+from ridgeline.records.run import MAX_STACK_FRAMES, OMITTED_FRAMES, OTHER_STACKS, Sampled
 
 HERE = __file__
 MS = 1_000_000
@@ -188,9 +188,9 @@ def test_a_deep_stack_keeps_both_ends() -> None:
         return nap()
 
     stack, _ = sampled(lambda: down(150)).most_common(1)[0]
-    assert len(stack) == DEEPEST
+    assert len(stack) == MAX_STACK_FRAMES
     assert stack[-1].endswith(":nap")
-    assert CUT in stack
+    assert OMITTED_FRAMES in stack
     assert "down" not in stack[0]
 
 
@@ -238,14 +238,14 @@ def test_stacks_beyond_the_bound_are_counted_together(monkeypatch: pytest.Monkey
     source = "import time\n" + "\n".join(f"def {n}(): time.sleep(0.02)" for n in names)
     exec(compile(source, "many.py", "exec"), space)  # type: ignore[arg-type]
     seen = sampled(lambda: [space[name]() for name in names])
-    assert seen[OTHERS,] > 0
+    assert seen[OTHER_STACKS,] > 0
     assert len(seen) <= 4
 
 
 def test_a_full_file_still_says_how_much_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "MAX_FILE_BYTES", sampling._RESERVED_BYTES)
     seen = sampled(burn)
-    assert set(seen) == {(OTHERS,)}
+    assert set(seen) == {(OTHER_STACKS,)}
     assert seen.total() > 20
 
 

@@ -17,7 +17,7 @@ import ridgeline
 from ridgeline.harness.capture import live, seams
 from ridgeline.harness.capture.seams import begin, end
 from ridgeline.harness.capture.session import Session, StopAfter
-from ridgeline.records.run import Capture, Settings, Step, feeding
+from ridgeline.records.run import Capture, Settings, Step, training_loader
 from ridgeline.records.run_directory import RunDirectory
 
 
@@ -453,7 +453,7 @@ def test_loaders_are_known_by_where_they_were_made_and_whom_they_fed(session: An
     assert (first.batches, first.training_batches) == (3, 3)
     assert sum(one.batches for one in others) == 24
     assert not any(one.training_batches for one in others)
-    assert feeding(capture.loaders) == first
+    assert training_loader(capture.loaders) == first
     assert len(capture.loaders_made) == 2
     assert capture.problems == ()
 
