@@ -18,7 +18,7 @@ ULP, BFLOAT16 = 2.0**-23, 2.0**-8
 CHEATS = {
     "old inputs": "the outputs of step 2 are",
     "old cache": "the outputs of step 2 are off by",
-    "first answer": "the outputs of step 2 are those of step 1 once more",
+    "first answer": "the outputs of step 2 repeat those of step 1",
     "written over": "later steps write over the outputs of step 1, which are kept",
     "last samples": "the outputs of step 1 are off by",
     "one sample less": "an output of step 1 has 150 elements where the baseline's has 160",

@@ -1,5 +1,5 @@
-"""How far apart two honest runs may lie before anything is known of the program: by what the change
-may alter and by the precision it computes in. Relative numbers."""
+"""Noise bands: how far two correct runs may lie apart, given what the fix may alter and the
+precision it computes in. All distances are relative."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,98 +16,106 @@ from ridgeline.equality.trials.distances import ULP, Series
 from ridgeline.records.parity import Alters
 from ridgeline.records.trial import TensorPrint, Trial
 
-GROWING = 12
-"""Steps: 1.8 a step over 12 is a factor of a thousand, more than was seen of any program."""
-DOUBT, DOUBT_KNOWN = 5.0, 2.0
-"""So many times the band is doubted and not refused, where rounding may differ: a unit that
-switches at a rounding, which one jittered trial need not meet, moved losses by 2.5 times it. A
-jitter of a lower precision's size meets many."""
-SWITCHED, SWITCHED_WAY, SWITCHED_BUFFER, SWITCHED_OUTPUT = 0.01, 0.003, 0.05, 0.05
-"""Doubted at the least, as such a switch was seen to do as much with losses in the band: 0.4 and
-1.1 % of a parameter's way, 7e-5 of the median way, 2.4 % of a running mean's, 5.1 % of an
-output that is normalised by such means."""
-SWITCHED_GRADIENT = 0.1
-"""Of a first gradient: one of 24 units for one of 16 samples is 5 %; 6.8 % seen under TF32."""
-DATA = 1e-5
-"""Batch sums of the same data differ by the order they are summed in, those of other data by
-1e-3 and more."""
+MAX_GROWTH_STEPS = 12
+"""Differences grow for at most this many steps: 1.8 a step over 12 steps is a factor of a thousand,
+more than was seen in any program."""
+DOUBT_FACTOR, MEASURED_DOUBT_FACTOR = 5.0, 2.0
+"""Where rounding may differ, a difference of up to this many times the noise band makes the answer
+weak, not different. A unit that switches at a rounding, which a single perturbed run need not meet,
+moved losses by 2.5 times the band. A perturbation of a lower precision's size meets many such
+units, so the factor is smaller once the noise was measured."""
+SWITCH_PARAMETER, SWITCH_MOVEMENT, SWITCH_BUFFER, SWITCH_OUTPUT = 0.01, 0.003, 0.05, 0.05
+"""Differences that are at most doubted, whatever the band, because one unit that switches caused as
+much while the losses were in the band: 0.4 and 1.1 % of a parameter's movement, 7e-5 of the median
+movement, 2.4 % of a running mean's movement, 5.1 % of an output that is normalised by such means.
+"""
+SWITCH_GRADIENT = 0.1
+"""The same for a first gradient: one of 24 units for one of 16 samples is 5 %; 6.8 % was seen under
+TF32."""
+BATCH_SUM_TOLERANCE = 1e-5
+"""Sums of equal batches differ by the order of addition; those of other batches differ by 1e-3 and
+more."""
 
 
 class Floor(Struct, frozen=True, kw_only=True):
+    """The smallest differences that a noise band allows, at a precision."""
+
     loss: float
     gradient: float
     parameter: float
-    """Of how far the parameter moved."""
-    way: float
-    """Of how far the median parameter moved."""
+    """As a share of how far the parameter moved."""
+    movement: float
+    """For the distance that the median parameter moved, as a share of it."""
     buffer: float
-    """Of how far the buffer moved."""
+    """As a share of how far the buffer moved."""
     evaluation: float
     growth: float
-    """A step, over the first GROWING."""
-    most: float
-    """Nothing that is assumed, and not measured, is allowed more."""
+    """Factor by which differences grow in each of the first MAX_GROWTH_STEPS steps."""
+    max_assumed: float
+    """Upper limit of what is allowed by assumption and not by measurement."""
     unit: float
-    """Rounding error of the precision, to scale what a jitter of another size did."""
+    """Rounding unit of the precision; drifts of perturbed runs are scaled by it."""
 
-    def grown(self, steps: int) -> float:
-        return self.growth ** min(steps, GROWING)
+    def growth_after(self, steps: int) -> float:
+        return self.growth ** min(steps, MAX_GROWTH_STEPS)
 
-    def known(self) -> "Floor":
-        """Where a jitter of this very size says what it does to the program, less is assumed.
-        Not of buffers and outputs: those follow biases that move by rounding alone. Of a loss never
-        less than one unit: it is one number, which a jitter may leave alone by luck. ResNet-50's
-        first was 0.01 to 0.4 % off under bfloat16, 0.006 to 0.4 % under the jitter, over 14 seeds.
-        """
+    def with_measured_noise(self) -> "Floor":
+        """Return the floor to use once a perturbation of this precision's size was measured: less
+        has to be assumed. Buffers and outputs keep theirs, because they follow biases that move by
+        rounding alone. A loss keeps at least one unit: it is a single number, which a perturbation
+        may leave alone by luck. ResNet-50's first loss was 0.01 to 0.4 % off under bfloat16, and
+        0.006 to 0.4 % under the perturbation, over 14 seeds."""
         return replace(
             self,
-            loss=max(KNOWN * self.loss, self.unit),
-            gradient=KNOWN * self.gradient,
-            parameter=KNOWN * self.parameter,
-            way=KNOWN * self.way,
+            loss=max(MEASURED_FLOOR_SHARE * self.loss, self.unit),
+            gradient=MEASURED_FLOOR_SHARE * self.gradient,
+            parameter=MEASURED_FLOOR_SHARE * self.parameter,
+            movement=MEASURED_FLOOR_SHARE * self.movement,
         )
 
-    def followed(self) -> "Floor":
-        """Where biases before batch norms move by rounding alone, running means go with them: 0.1 %
-        of their way after 8 steps of Adam in float32."""
+    def with_noisy_biases(self) -> "Floor":
+        """Return the floor for a model with biases before batch norms, which move by rounding
+        alone. Running means follow them: 0.1 % of their movement after 8 steps of Adam in
+        float32."""
         return replace(self, buffer=max(self.buffer, 0.02), evaluation=max(self.evaluation, 0.005))
 
 
-KNOWN = 0.2
-"""Autocast to bfloat16 differed by 0.1 to 4 times what a jitter of its size did, and that by 2e-4
-in the losses and 5e-3 in the parameters of small programs: a fifth of what is assumed of all."""
+MEASURED_FLOOR_SHARE = 0.2
+"""Share of the assumed floor that is kept once the noise was measured. Autocast to bfloat16
+differed by 0.1 to 4 times what a perturbation of its size did, and that moved losses by 2e-4 and
+parameters by 5e-3 in small programs: a fifth of what is assumed of all programs."""
 
 
 EXACT = Floor(
-    # The program itself does the same arithmetic. What is left: our own sums over tensors that
-    # lie at other addresses, where the vector loop starts elsewhere, 1 to 4 ulps, and what the
-    # program makes of such an ulp of its own.
-    loss=8 * ULP, gradient=16 * ULP, parameter=64 * ULP, way=32 * ULP, buffer=64 * ULP,
-    evaluation=16 * ULP, growth=1.15, most=1e-4, unit=ULP,
+    # The program does the same arithmetic. What remains: our own sums over tensors at other
+    # addresses, where the vector loop starts elsewhere, 1 to 4 ulps, and what the program makes of
+    # such an ulp.
+    loss=8 * ULP, gradient=16 * ULP, parameter=64 * ULP, movement=32 * ULP, buffer=64 * ULP,
+    evaluation=16 * ULP, growth=1.15, max_assumed=1e-4, unit=ULP,
 )  # fmt: skip
 _ROUNDING = {
     "float64": Floor(
-        loss=1e-13, gradient=1e-12, parameter=1e-11, way=1e-12, buffer=1e-12, evaluation=1e-12,
-        growth=1.8, most=1e-4, unit=2.0**-52,
+        loss=1e-13, gradient=1e-12, parameter=1e-11, movement=1e-12, buffer=1e-12,
+        evaluation=1e-12, growth=1.8, max_assumed=1e-4, unit=2.0**-52,
     ),
     # Reordered sums: 2e-7 for a fused optimizer or a compiled GPT, 6e-5 after 10 steps for a
     # batch-norm network in channels_last; 2e-5 after 5 steps for one of 6 convolutions and SGD.
     "float32": Floor(
-        loss=3e-6, gradient=5e-5, parameter=1e-4, way=2e-5, buffer=5e-5, evaluation=2e-5,
-        growth=1.8, most=0.05, unit=ULP,
+        loss=3e-6, gradient=5e-5, parameter=1e-4, movement=2e-5, buffer=5e-5, evaluation=2e-5,
+        growth=1.8, max_assumed=0.05, unit=ULP,
     ),
     "tf32": Floor(
-        loss=2e-3, gradient=1e-2, parameter=3e-2, way=1e-2, buffer=1e-2, evaluation=1e-2,
-        growth=1.15, most=0.25, unit=2.0**-11,
+        loss=2e-3, gradient=1e-2, parameter=3e-2, movement=1e-2, buffer=1e-2, evaluation=1e-2,
+        growth=1.15, max_assumed=0.25, unit=2.0**-11,
     ),
     "float16": Floor(
-        loss=5e-3, gradient=2e-2, parameter=5e-2, way=1e-2, buffer=2e-2, evaluation=3e-2,
-        growth=1.15, most=0.25, unit=2.0**-11,
+        loss=5e-3, gradient=2e-2, parameter=5e-2, movement=1e-2, buffer=2e-2, evaluation=3e-2,
+        growth=1.15, max_assumed=0.25, unit=2.0**-11,
     ),
     # 2e-5 to 1e-2 seen on losses of eight programs; 18 % after 33 steps on a memorised batch.
     "bfloat16": Floor(
-        loss=1e-2, gradient=5e-2, parameter=0.1, way=2e-2, buffer=5e-2, evaluation=5e-2,
-        growth=1.15, most=0.25, unit=2.0**-8,
+        loss=1e-2, gradient=5e-2, parameter=0.1, movement=2e-2, buffer=5e-2, evaluation=5e-2,
+        growth=1.15, max_assumed=0.25, unit=2.0**-8,
     ),
 }  # fmt: skip
 _NAMES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "half": "float16",
@@ -115,70 +123,81 @@ _NAMES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "half": "floa
 
 
 def floor_of(alters: Alters, precision: str) -> Floor:
-    """An unknown precision (float8, int8) is given what the coarsest known one is."""
+    """Return the floor. An unknown precision (float8, int8) gets that of the coarsest known one."""
     if alters == "nothing":
         return EXACT
     name = precision.removeprefix("torch.").lower()
     return _ROUNDING.get(_NAMES.get(name, name), _ROUNDING["bfloat16"])
 
 
-PERTURBED = 16.0
-"""A jitter moves the inputs alone, a reordering rounds anew in every layer."""
-MATCHED = 8.0
-"""A jitter of the size of the precision's rounding: autocast differed by up to 4 times as much."""
-SKETCHED, MATCHED_SKETCHED, MUCH = 6.0, 3.0, 0.1
-"""Beyond a tenth of a tensor's way: compiled, in channels_last and under autocast, ways and first
-gradients differed by 0.3 to 2.5 times what a jitter of their precision did."""
-SCALED = 3.0
-"""Where the jitter is of another size than the precision's rounding, it is scaled: less is then
-added, as the scaling is already generous."""
-STEEP = 1e-3
-"""Moved so far by one ulp, a program runs apart, and what a thousand ulps do does not follow."""
-LOST = 1.0
-"""The most that means anything: two ways that have nothing in common lie 1.4 apart."""
+ULP_DRIFT_FACTOR = 16.0
+"""A float32 run may differ by this many times what a perturbed run did: the perturbation moves the
+parameters alone, a reordering rounds anew in every layer."""
+MATCHED_DRIFT_FACTOR = 8.0
+"""The same for lower precisions and a perturbation of their size: autocast differed by up to 4
+times as much."""
+SKETCH_DRIFT_FACTOR, MATCHED_SKETCH_DRIFT_FACTOR, LARGE_DRIFT = 6.0, 3.0, 0.1
+"""Smaller factors for sketches (many numbers), beyond a tenth of a tensor's movement: compiled, in
+channels_last and under autocast, movements and first gradients differed by 0.3 to 2.5 times what a
+perturbation of their precision's size did."""
+SCALED_DRIFT_FACTOR = 3.0
+"""Factor for a drift that is scaled from a perturbation of another size. It is small because the
+scaling itself is generous."""
+CHAOTIC_DRIFT = 1e-3
+"""A program that drifts this far after a perturbation of one ulp is chaotic: what a thousand ulps
+do does not follow from it."""
+UNINFORMATIVE_BAND = 1.0
+"""A band this wide compares nothing: two movements that have nothing in common lie 1.4 apart."""
 
-Moved = Sequence[tuple[float, float]]
-"""(jitter, how far it drifted)"""
+Drifts = Sequence[tuple[float, float]]
+"""(size of the perturbation, how far the run drifted)"""
 
 
-def allowed_by_perturbation(floor: Floor, moved: Moved, *, sketched: bool = False) -> float:
-    """`sketched`: drifts are of many numbers, not one or two; what is lost is then more than 1."""
-    own = [drifted for jitter, drifted in moved if matches(floor, jitter)]
+def allowed_by_perturbation(floor: Floor, drifts: Drifts, *, sketched: bool = False) -> float:
+    """Return the allowed difference. `sketched`: drifts are taken over many numbers, not one or
+    two; a tensor that has lost its direction then drifts by more than 1."""
+    own = [drifted for jitter, drifted in drifts if is_of_unit_size(floor, jitter)]
     if own:
-        return _of_its_size(floor, max(own), sketched)
-    below = [item for item in moved if item[0] < floor.unit]
-    above = [item for item in moved if item[0] > floor.unit]
+        return _widened(floor, max(own), sketched)
+    below = [item for item in drifts if item[0] < floor.unit]
+    above = [item for item in drifts if item[0] > floor.unit]
     if below and above:
-        return _of_its_size(floor, _between(max(below), min(above), floor.unit), sketched)
+        return _widened(floor, _interpolated(max(below), min(above), floor.unit), sketched)
     return max((_scaled(floor, *item) for item in below), default=0.0)
 
 
-def matches(floor: Floor, jitter: float) -> bool:
+def is_of_unit_size(floor: Floor, jitter: float) -> bool:
     return 0.25 <= jitter / floor.unit <= 4
 
 
-def is_known(floor: Floor, jitters: Sequence[float]) -> bool:
-    """Of this size, or of sizes on both sides of it."""
-    between = any(j < floor.unit for j in jitters) and any(j > floor.unit for j in jitters)
-    return between or any(matches(floor, jitter) for jitter in jitters)
+def is_measured(floor: Floor, sizes: Sequence[float]) -> bool:
+    """Return whether the precision's noise was measured: by a perturbation of its size, or by
+    smaller and larger ones."""
+    between = any(size < floor.unit for size in sizes) and any(size > floor.unit for size in sizes)
+    return between or any(is_of_unit_size(floor, size) for size in sizes)
 
 
-def usable(floor: Floor, jitter: float) -> bool:
-    """One that is far larger than what the change rounds would let anything pass."""
-    return jitter < floor.unit or matches(floor, jitter)
+def is_usable(floor: Floor, jitter: float) -> bool:
+    """Return whether the perturbation is small enough: a much larger one than the precision's
+    rounding would let anything pass."""
+    return jitter < floor.unit or is_of_unit_size(floor, jitter)
 
 
-def _of_its_size(floor: Floor, drifted: float, sketched: bool) -> float:
+def _widened(floor: Floor, drifted: float, sketched: bool) -> float:
     fine = floor.unit <= ULP
-    wide = (PERTURBED if fine else MATCHED) * drifted
+    wide = (ULP_DRIFT_FACTOR if fine else MATCHED_DRIFT_FACTOR) * drifted
     if not sketched:
-        return min(wide, LOST)
-    # Without one number's luck, less is needed of much.
-    return min(wide, max(MUCH, (SKETCHED if fine else MATCHED_SKETCHED) * drifted))
+        return min(wide, UNINFORMATIVE_BAND)
+    # Over many numbers luck averages out, so a smaller factor is enough.
+    return min(
+        wide,
+        max(LARGE_DRIFT, (SKETCH_DRIFT_FACTOR if fine else MATCHED_SKETCH_DRIFT_FACTOR) * drifted),
+    )
 
 
-def _between(below: tuple[float, float], above: tuple[float, float], unit: float) -> float:
-    """Along a power of the jitter: 1 where rounding only adds up, less where it has run apart."""
+def _interpolated(below: tuple[float, float], above: tuple[float, float], unit: float) -> float:
+    """Interpolate the drift along a power of the perturbation: 1 where rounding only adds up, less
+    where the run is chaotic."""
     (small, least), (large, most) = below, above
     if least <= 0 or most <= least:
         return max(most * unit / large, least)
@@ -186,287 +205,306 @@ def _between(below: tuple[float, float], above: tuple[float, float], unit: float
 
 
 def _scaled(floor: Floor, jitter: float, drifted: float) -> float:
-    if drifted > STEEP * jitter / ULP:
-        return LOST
-    return min(SCALED * floor.unit / jitter * drifted, floor.most)
+    if drifted > CHAOTIC_DRIFT * jitter / ULP:
+        return UNINFORMATIVE_BAND
+    return min(SCALED_DRIFT_FACTOR * floor.unit / jitter * drifted, floor.max_assumed)
 
 
-OTHERS = 0.2
-"""Of how far the sums of one program's own batches lie apart. What a model has made of random
-numbers (a fake that another judges) is moved by rounding, by less than a hundredth of that."""
+MIN_OTHER_BATCH_SHARE = 0.2
+"""Sums of other batches lie further apart than this share of their usual spread. What a model makes
+of random numbers (an image that a discriminator judges) moves by rounding, by less than a hundredth
+of that."""
 
 
-def the_same(repeats: Sequence[Trial], perturbed: Sequence[Trial]) -> bool:
-    """Whether the unchanged program sees the same batches each time. A jitter moves parameters, and
-    may move what a model makes, but makes no other data of them."""
+def sees_same_batches(repeats: Sequence[Trial], perturbed: Sequence[Trial]) -> bool:
+    """Return whether the baseline sees the same batches each time. A perturbed run may move batches
+    that a model makes, but does not replace the data."""
     base = repeats[0]
     exact = all(
         value is None or value <= ULP
-        for place, one in enumerate(repeats)
+        for place, trial in enumerate(repeats)
         for other in repeats[place + 1 :]
-        for value in distances.of_batch_sums(one, other)
+        for value in distances.of_batch_sums(trial, other)
     )
     return exact and not any(_has_other_batches(base, trial) for trial in perturbed)
 
 
 def _has_other_batches(base: Trial, trial: Trial) -> bool:
-    known = [
+    sums = [
         (ours.batch_sum, theirs.batch_sum)
         for ours, theirs in zip(base.watched, trial.watched, strict=False)
         if ours.batch_sum is not None and theirs.batch_sum is not None
     ]
-    apart = max((abs(a - b) for a, b in known), default=0.0)
-    usual = pstdev([a for a, _ in known]) if known else 0.0
-    return usual > 0 and apart > OTHERS * usual
+    apart = max((abs(a - b) for a, b in sums), default=0.0)
+    usual = pstdev([a for a, _ in sums]) if sums else 0.0
+    return usual > 0 and apart > MIN_OTHER_BATCH_SHARE * usual
 
 
 def allowed_batch_drift(base: Trial, perturbed: Sequence[Trial], floor: Floor) -> float:
-    """As the sums of what a model makes differ by rounding, where it makes some."""
-    moved = [
+    """Return how far batch sums may differ: more where a model makes the batches."""
+    drifts = [
         (trial.jitter, max((v for v in distances.of_batch_sums(base, trial) if v), default=0.0))
         for trial in perturbed
     ]
-    return max(DATA, allowed_by_perturbation(floor, [item for item in moved if item[1] > ULP]))
+    return max(
+        BATCH_SUM_TOLERANCE,
+        allowed_by_perturbation(floor, [item for item in drifts if item[1] > ULP]),
+    )
 
 
-BY_ROUNDING, APART = 0.02, 30.0
-"""A tensor that rounding moves by a fiftieth of its own way, and 30 times as far as it moves the
-median tensor, follows nothing but rounding: a bias before a batch norm, a bias of keys, both under
-Adam, which takes a full step for any gradient. 5e-4 beside 1e-8 seen after a jitter of one ulp."""
-FAINT, ANOTHER = 1e-3, 0.01
-"""A first gradient a thousandth of the usual one, of which a jitter makes another: it is zero, but
-for rounding. 1e-6 and 0.7 seen of a bias of keys, to whose shift a softmax is blind, and of parts
-of one as little as 0.09; of what is not zero, moved by one ulp, 1e-5."""
-SMALL = 8.0
-"""One direction that Adam takes the other way is an eighth of the way of 16 elements."""
-MOVES = 1e-5
-"""Of the typical movement: below it a parameter has moved by rounding alone."""
+MIN_NOISE_MOVEMENT, MIN_NOISE_MEDIAN_FACTOR = 0.02, 30.0
+"""A tensor that rounding moves by a fiftieth of its own movement, and 30 times as far as it moves
+the median tensor, follows rounding alone: a bias before a batch norm or a bias of keys, both under
+Adam, which takes a full step for any gradient. 5e-4 beside 1e-8 was seen after a perturbation of
+one ulp."""
+MAX_FAINT_SHARE, MIN_FAINT_CHANGE = 1e-3, 0.01
+"""A first gradient of a thousandth of the usual size, which a perturbation changes by more than
+1 %, is zero but for rounding. 1e-6 and 0.7 were seen in a bias of keys, to whose shift a softmax is
+blind, and as little as 0.09 in parts of one; gradients that are not zero changed by 1e-5 after one
+ulp."""
+SMALL_TENSOR_LEEWAY = 8.0
+"""Small tensors get more leeway: one direction in which Adam steps the other way is an eighth of
+the movement of 16 elements."""
+MIN_MOVEMENT_SHARE = 1e-5
+"""A parameter that moved by less than this share of the typical movement moved by rounding alone.
+"""
 
-When = Literal["gradients", "early", "tensors"]
-Widened = Callable[[Moved], float]
-"""What is allowed."""
+Snapshot = Literal["gradients", "early", "tensors"]
+AllowedBy = Callable[[Drifts], float]
+"""Returns the allowed difference for the drifts of the perturbed runs."""
 
 
 class TensorBand(Struct, frozen=True, kw_only=True):
+    """How one tensor is compared."""
+
     name: str
     scale: float
-    """What a difference is divided by."""
+    """Differences are divided by this."""
     allowed: float
     moves: bool
-    """By more than rounding does."""
-    by_rounding: bool = False
-    """Follows rounding alone, and cannot be compared."""
-    faint: frozenset[int] = frozenset()
-    """Places of its sketch that do."""
+    """Whether it moves by more than rounding in the baseline."""
+    noise_only: bool = False
+    """Whether it follows rounding alone, so that it cannot be compared."""
+    noise_only_indices: frozenset[int] = frozenset()
+    """Indices of its sketch that follow rounding alone and cannot be compared."""
 
     @property
-    def lost(self) -> bool:
-        """Allowed as much as its whole way, it is asked how far it went, not where."""
-        return self.allowed >= LOST
+    def direction_lost(self) -> bool:
+        """Whether rounding may turn it in any direction: only how far it moved is compared."""
+        return self.allowed >= UNINFORMATIVE_BAND
 
 
-class Faint(Struct, frozen=True):
-    """What follows rounding alone, as first gradients and jittered trials show it."""
+class NoiseOnly(Struct, frozen=True):
+    """Tensors, and parts of tensors, that follow rounding alone, as first gradients and perturbed
+    runs show."""
 
-    whole: frozenset[str]
-    parts: dict[str, frozenset[int]]
+    tensors: frozenset[str]
+    indices: dict[str, frozenset[int]]
 
 
-def prints_of(trial: Trial, when: When) -> tuple[TensorPrint, ...]:
-    found: tuple[TensorPrint, ...] = getattr(trial, when)
-    return found
+def prints_of(trial: Trial, snapshot: Snapshot) -> tuple[TensorPrint, ...]:
+    prints: tuple[TensorPrint, ...] = getattr(trial, snapshot)
+    return prints
 
 
 def tensor_bands(
-    when: When,
+    snapshot: Snapshot,
     repeats: Sequence[Trial],
-    jitters: Sequence[Trial],
+    perturbed: Sequence[Trial],
     floor: Floor,
-    faint: Faint,
-    widened: Widened,
+    noise_only: NoiseOnly,
+    allowed_by: AllowedBy,
     own: float,
 ) -> tuple[TensorBand, ...]:
-    """`own`: times the distance of the baseline's repeats."""
-    ours = prints_of(repeats[0], when)
-    steps = {"gradients": 1, "early": 2, "tensors": len(repeats[0].watched)}[when]
+    """Return the band of each tensor. `own` is the factor for the distance between repeats of the
+    baseline."""
+    ours = prints_of(repeats[0], snapshot)
+    steps = {"gradients": 1, "early": 2, "tensors": len(repeats[0].watched)}[snapshot]
     typical = distances.typical_move(ours)
-    others = [_by_name(other, when) for other in repeats[1:]]
-    moved = [(trial.jitter, _by_name(trial, when)) for trial in jitters]
-    # One tensor's luck is not its band: none is held tighter than the jittered median.
-    usual = [median(_drifts(ours, found, typical) or [0.0]) for _, found in moved]
+    others = [_by_name(other, snapshot) for other in repeats[1:]]
+    perturbed_prints = [(trial.jitter, _by_name(trial, snapshot)) for trial in perturbed]
+    # No tensor is held tighter than the median drift: its own drift may be small by luck.
+    usual = [median(_drifts(ours, prints, typical) or [0.0]) for _, prints in perturbed_prints]
     bands = []
     for tensor in ours:
         scale = distances.scale_of(tensor, typical)
-        parts = faint.parts.get(tensor.name, frozenset())
+        indices = noise_only.indices.get(tensor.name, frozenset())
         wide = [
-            (jitter, max(_drift(tensor, found, scale, parts), all_))
-            for (jitter, found), all_ in zip(moved, usual, strict=True)
+            (jitter, max(_drift(tensor, prints, scale, indices), median_drift))
+            for (jitter, prints), median_drift in zip(perturbed_prints, usual, strict=True)
         ]
-        lowest = _lowest(tensor, floor, steps, bool(jitters))
-        # The weights themselves are rounded at every step, which counts where they hardly move.
+        lowest = _lowest(tensor, floor, steps, bool(perturbed))
+        # The weights themselves are rounded at every step, which matters where they hardly move.
         norm = tensor.norm if isfinite(tensor.norm) else 0.0
         stored = 2 * ULP * norm * sqrt(steps + 1) / scale
-        spread = [own * _drift(tensor, found, scale, parts) for found in others]
+        spread = [own * _drift(tensor, prints, scale, indices) for prints in others]
         bands.append(
             TensorBand(
                 name=tensor.name,
                 scale=scale,
-                allowed=max(lowest + stored, widened(wide), *spread),
+                allowed=max(lowest + stored, allowed_by(wide), *spread),
                 moves=_moves(tensor, typical),
-                by_rounding=not tensor.buffer and tensor.name in faint.whole,
-                faint=parts,
+                noise_only=not tensor.buffer and tensor.name in noise_only.tensors,
+                noise_only_indices=indices,
             )
         )
     return tuple(bands)
 
 
-def gradients_apart(one: Trial, other: Trial) -> list[float]:
-    """First gradients, a parameter each."""
+def gradient_distances(one: Trial, other: Trial) -> list[float]:
+    """Return the distance of the first gradient of each parameter."""
     typical = distances.typical_move(one.gradients)
     return _drifts(one.gradients, _by_name(other, "gradients"), typical)
 
 
-def faint_of(base: Trial, jitters: Sequence[Trial], floor: Floor) -> Faint:
-    whole, parts = _by_gradients(base, jitters)
-    return Faint(whole | _followers(base, jitters, floor, parts), parts)
+def find_noise_only(base: Trial, perturbed: Sequence[Trial], floor: Floor) -> NoiseOnly:
+    tensors, indices = _noise_only_by_gradients(base, perturbed)
+    return NoiseOnly(tensors | _noise_only_by_movement(base, perturbed, floor, indices), indices)
 
 
-def _by_gradients(
-    base: Trial, jitters: Sequence[Trial]
+def _noise_only_by_gradients(
+    base: Trial, perturbed: Sequence[Trial]
 ) -> tuple[frozenset[str], dict[str, frozenset[int]]]:
-    least = min(jitters, key=lambda trial: trial.jitter, default=None)
+    least = min(perturbed, key=lambda trial: trial.jitter, default=None)
     if least is None or least.jitter > 100 * ULP:
         return frozenset(), {}
-    whole: set[str] = set()
-    parts: dict[str, frozenset[int]] = {}
-    found = _by_name(least, "gradients")
+    tensors: set[str] = set()
+    indices: dict[str, frozenset[int]] = {}
+    prints = _by_name(least, "gradients")
     typical = distances.typical_move(base.gradients)
     for tensor in base.gradients:
-        other = found.get(tensor.name)
+        other = prints.get(tensor.name)
         if other is None or len(other.sketch) != len(tensor.sketch) or not tensor.sketch:
             continue
         size = max(tensor.moved, typical * sqrt(max(tensor.numel, 1)))
-        places = _faint_places(tensor.sketch, other.sketch, size)
-        if len(places) == len(tensor.sketch):
-            whole.add(tensor.name)
-        elif places:
-            parts[tensor.name] = places
-    return frozenset(whole), parts
+        faint = _faint_indices(tensor.sketch, other.sketch, size)
+        if len(faint) == len(tensor.sketch):
+            tensors.add(tensor.name)
+        elif faint:
+            indices[tensor.name] = faint
+    return frozenset(tensors), indices
 
 
-def _faint_places(
+def _faint_indices(
     ours: tuple[float, ...], theirs: tuple[float, ...], size: float
 ) -> frozenset[int]:
-    """Two by two, as they stand for one block of neighbours."""
+    """Return the indices that are noise. Sketch numbers come in pairs, one pair for a block of
+    neighbours."""
     usual = size / sqrt(len(ours))
-    places: set[int] = set()
-    for at in range(0, len(ours) - 1, 2):
-        own = hypot(*ours[at : at + 2])
-        other = hypot(ours[at] - theirs[at], ours[at + 1] - theirs[at + 1])
-        # A small tensor has fewer elements than blocks: nothing is neither faint nor loud.
-        if own <= FAINT * usual and (other > ANOTHER * own or own == 0.0):
-            places |= {at, at + 1}
-    loud = any(ours[at] for at in places)
-    return frozenset(places) if loud else frozenset()
+    faint: set[int] = set()
+    for start in range(0, len(ours) - 1, 2):
+        own = hypot(*ours[start : start + 2])
+        other = hypot(ours[start] - theirs[start], ours[start + 1] - theirs[start + 1])
+        # A small tensor has fewer elements than blocks: an empty block is no evidence.
+        if own <= MAX_FAINT_SHARE * usual and (other > MIN_FAINT_CHANGE * own or own == 0.0):
+            faint |= {start, start + 1}
+    loud = any(ours[start] for start in faint)
+    return frozenset(faint) if loud else frozenset()
 
 
-def _followers(
-    base: Trial, jitters: Sequence[Trial], floor: Floor, parts: dict[str, frozenset[int]]
+def _noise_only_by_movement(
+    base: Trial, perturbed: Sequence[Trial], floor: Floor, indices: dict[str, frozenset[int]]
 ) -> frozenset[str]:
-    """Parameters that follow rounding alone, seen by where they went."""
+    """Return parameters that follow rounding alone, judged by how perturbed runs moved them."""
     typical = distances.typical_move(base.tensors)
     names = set()
-    for trial in jitters:
-        found = _by_name(trial, "tensors")
-        usual = median(_drifts(base.tensors, found, typical) or [0.0])
-        least = max(BY_ROUNDING * min(trial.jitter / floor.unit, 1), APART * usual)
+    for trial in perturbed:
+        prints = _by_name(trial, "tensors")
+        usual = median(_drifts(base.tensors, prints, typical) or [0.0])
+        least = max(
+            MIN_NOISE_MOVEMENT * min(trial.jitter / floor.unit, 1), MIN_NOISE_MEDIAN_FACTOR * usual
+        )
         for tensor in base.tensors:
-            without = parts.get(tensor.name, frozenset())
-            if _drift(tensor, found, distances.scale_of(tensor, typical), without) > least:
+            ignored = indices.get(tensor.name, frozenset())
+            if _drift(tensor, prints, distances.scale_of(tensor, typical), ignored) > least:
                 names.add(tensor.name)
     return frozenset(names)
 
 
-def _lowest(tensor: TensorPrint, floor: Floor, steps: int, perturbed: bool) -> float:
-    few = 1 + SMALL / sqrt(max(tensor.numel, 1))
-    if perturbed:
+def _lowest(tensor: TensorPrint, floor: Floor, steps: int, measured: bool) -> float:
+    few = 1 + SMALL_TENSOR_LEEWAY / sqrt(max(tensor.numel, 1))
+    if measured:
         return floor.buffer if tensor.buffer else floor.parameter * few
-    # Buffers follow the activations, as losses do; parameters are sums over all steps, most of
-    # which were early.
-    grown = floor.grown(steps)
+    # Buffers follow the activations, as losses do. Parameters are sums over all steps, most of
+    # which came before differences had grown.
+    grown = floor.growth_after(steps)
     if tensor.buffer:
-        return max(min(floor.buffer * grown, floor.most), floor.buffer)
-    return min(floor.parameter * sqrt(grown), max(floor.most, floor.parameter)) * few
+        return max(min(floor.buffer * grown, floor.max_assumed), floor.buffer)
+    highest = max(floor.max_assumed, floor.parameter)
+    return min(floor.parameter * sqrt(grown), highest) * few
 
 
 def _moves(tensor: TensorPrint, typical: float) -> bool:
-    least = MOVES * typical * sqrt(max(tensor.numel, 1))
+    least = MIN_MOVEMENT_SHARE * typical * sqrt(max(tensor.numel, 1))
     return tensor.moved > max(least, 2 * ULP * tensor.norm if tensor.buffer else least)
 
 
-def _by_name(trial: Trial, when: When) -> dict[str, TensorPrint]:
-    return {tensor.name: tensor for tensor in prints_of(trial, when)}
+def _by_name(trial: Trial, snapshot: Snapshot) -> dict[str, TensorPrint]:
+    return {tensor.name: tensor for tensor in prints_of(trial, snapshot)}
 
 
 def _drift(
     tensor: TensorPrint,
-    found: dict[str, TensorPrint],
+    prints: dict[str, TensorPrint],
     scale: float,
-    without: frozenset[int] = frozenset(),
+    ignored: frozenset[int] = frozenset(),
 ) -> float:
-    other = found.get(tensor.name)
-    return (distances.of_tensor(tensor, other, scale, without) or 0.0) if other else 0.0
+    other = prints.get(tensor.name)
+    return (distances.of_tensor(tensor, other, scale, ignored) or 0.0) if other else 0.0
 
 
 def _drifts(
-    ours: Sequence[TensorPrint], found: dict[str, TensorPrint], typical: float
+    ours: Sequence[TensorPrint], prints: dict[str, TensorPrint], typical: float
 ) -> list[float]:
     return [
-        _drift(tensor, found, distances.scale_of(tensor, typical))
+        _drift(tensor, prints, distances.scale_of(tensor, typical))
         for tensor in ours
         if not tensor.buffer
     ]
 
 
-FLOAT32_OUTPUTS = 1e-6
-"""Of their norm: 3e-7 seen of a residual network and of a transformer."""
-ALIKE = 0.5
-"""Two repeats whose losses are near each other by luck say nothing of a third: gradients of other
-weights, or of other masks, lie 1 apart and more, and have no luck."""
-OWN = 6.0
-"""How far two repeats lie apart says little of a third: of normal values 9 % lie further than 6
-times that at a given step, few where the widest of all steps before counts."""
+FLOAT32_OUTPUT_TOLERANCE = 1e-6
+"""Relative to the norm: 3e-7 was seen with a residual network and with a transformer."""
+MAX_GRADIENT_DISTANCE = 0.5
+"""Two repeats whose losses agree by luck say nothing of a third run. First gradients of other
+weights or other dropout masks lie 1 apart or more, so a median above this shows that the baseline
+does not begin alike."""
+REPEAT_FACTOR = 6.0
+"""Factor on the distance of two repeats, which says little of a third: of normal values 9 % lie
+further off than 6 times that at a given step, and few where the widest step so far counts."""
 
 
 class Band(Struct, frozen=True, kw_only=True):
+    """How far a candidate may lie from the baseline."""
+
     losses: tuple[float, ...]
-    """What is allowed at each step."""
+    """Allowed difference at each step."""
     gradient_norms: tuple[float, ...]
     tensors: tuple[TensorBand, ...]
-    """After the last step; `early` after the second, `gradients` of the first."""
+    """After the last step; `early` is after the second, `gradients` those of the first."""
     evaluation: float
     outputs: float
-    """How far the model's first outputs may lie from float64, beside the baseline's own error."""
-    way: float
-    """For the way of the median parameter."""
+    """How far the model's first outputs may lie from float64, beyond the baseline's own error."""
+    movement: float
+    """Allowed difference in the distance that the median parameter moved."""
     typical_move: float
     deterministic: bool
-    """The repeats are equal in every number. Two equal ones do not prove it."""
+    """Whether the repeats are equal in every number. Two equal runs do not prove it."""
     same_data: bool = True
-    """The repeats saw the same batches."""
-    data: float = DATA
+    """Whether the repeats saw the same batches."""
+    batch_sums: float = BATCH_SUM_TOLERANCE
     """How far sums of batches may lie apart."""
     repeatable: bool = True
-    """They began alike: their first gradients have something in common."""
-    doubt: float = 1.0
-    """So many times the band is doubted and not refused; 1 where nothing is."""
-    first_doubt: float = 1.0
-    """The same of the first losses, before which nothing has grown: more than 1 only where a lower
+    """Whether the repeats began alike: their first gradients have something in common."""
+    doubt_factor: float = 1.0
+    """A difference of up to this many times the band makes the answer weak; 1: none does."""
+    first_doubt_factor: float = 1.0
+    """The same for the first losses, before anything has grown: more than 1 only where a lower
     precision moves them by luck."""
     early: tuple[TensorBand, ...] = ()
     gradients: tuple[TensorBand, ...] = ()
-    perturbed: bool = False
-    """What rounding does to this program was seen, not assumed."""
+    noise_measured: bool = False
+    """Whether rounding noise of this program was measured with perturbed runs, not assumed."""
 
 
 def band_of(
@@ -475,27 +513,28 @@ def band_of(
     alters: Alters = "nothing",
     precision: str = "float32",
 ) -> Band:
-    """Around `repeats[0]`."""
+    """Return the band around `repeats[0]`."""
     floor = floor_of(alters, precision)
     base = repeats[0]
-    # A jitter alters every number by rounding: it says nothing of a change that must alter none.
+    # A perturbation alters every number by rounding: it does not apply to a fix that may alter
+    # none.
     every = [] if alters == "nothing" else [trial for trial in perturbed if trial.jitter > 0]
-    jitters = every if any(usable(floor, trial.jitter) for trial in every) else []
-    known = floor.unit > ULP and is_known(floor, [trial.jitter for trial in jitters])
-    faint = faint_of(base, every, floor)
-    if faint.whole or (alters == "rounding" and not every):
-        floor = floor.followed()
-    # Adam's first ways are signs, which turn at any rounding, and a first gradient is of one batch,
-    # in which a unit that switches counts: more is assumed of them.
-    early, floor = floor, floor.known() if known else floor
+    usable = every if any(is_usable(floor, trial.jitter) for trial in every) else []
+    measured = floor.unit > ULP and is_measured(floor, [trial.jitter for trial in usable])
+    noise_only = find_noise_only(base, every, floor)
+    if noise_only.tensors or (alters == "rounding" and not every):
+        floor = floor.with_noisy_biases()
+    # Adam's first steps are signs, which turn at any rounding, and a first gradient is of one
+    # batch, in which a single switching unit counts: more is assumed for both.
+    early, floor = floor, floor.with_measured_noise() if measured else floor
 
     def along(of: Callable[[Trial, Trial], Series], lowest: float) -> tuple[float, ...]:
-        return _along(base, repeats, jitters, of, floor, lowest)
+        return _allowed_by_step(base, repeats, usable, of, floor, lowest)
 
-    def of_tensors(when: When, floor: Floor) -> tuple[TensorBand, ...]:
-        sketched = all(one.sketch for trial in jitters for one in prints_of(trial, when))
+    def of_tensors(snapshot: Snapshot, floor: Floor) -> tuple[TensorBand, ...]:
+        sketched = all(tensor.sketch for trial in usable for tensor in prints_of(trial, snapshot))
         wide = partial(allowed_by_perturbation, floor, sketched=sketched)
-        return tensor_bands(when, repeats, jitters, floor, faint, wide, OWN)
+        return tensor_bands(snapshot, repeats, usable, floor, noise_only, wide, REPEAT_FACTOR)
 
     return Band(
         losses=along(distances.of_losses, floor.loss),
@@ -503,86 +542,94 @@ def band_of(
         tensors=of_tensors("tensors", floor),
         early=of_tensors("early", early),
         gradients=of_tensors("gradients", early),
-        way=_way(repeats, jitters, floor),
-        evaluation=_evaluation(repeats, jitters, floor),
-        outputs=_outputs(base, jitters, floor),
+        movement=_allowed_movement(repeats, usable, floor),
+        evaluation=_allowed_evaluation(repeats, usable, floor),
+        outputs=_allowed_output_error(base, usable, floor),
         typical_move=distances.typical_move(base.tensors),
-        deterministic=all(_same(base, other) for other in repeats[1:]),
-        doubt=1.0 if alters == "nothing" else DOUBT_KNOWN if known else DOUBT,
-        first_doubt=DOUBT_KNOWN if known else 1.0,
-        perturbed=bool(jitters),
-        repeatable=all(_alike(base, other) for other in repeats[1:]),
-        same_data=the_same(repeats, perturbed),
-        data=allowed_batch_drift(base, jitters, floor),
+        deterministic=all(_are_identical(base, other) for other in repeats[1:]),
+        doubt_factor=1.0
+        if alters == "nothing"
+        else MEASURED_DOUBT_FACTOR
+        if measured
+        else DOUBT_FACTOR,
+        first_doubt_factor=MEASURED_DOUBT_FACTOR if measured else 1.0,
+        noise_measured=bool(usable),
+        repeatable=all(_begin_alike(base, other) for other in repeats[1:]),
+        same_data=sees_same_batches(repeats, perturbed),
+        batch_sums=allowed_batch_drift(base, usable, floor),
     )
 
 
-def _along(
+def _allowed_by_step(
     base: Trial,
     repeats: Sequence[Trial],
-    jitters: Sequence[Trial],
+    perturbed: Sequence[Trial],
     of: Callable[[Trial, Trial], Series],
     floor: Floor,
     lowest: float,
 ) -> tuple[float, ...]:
     own = [of(one, other) for one, other in combinations(repeats, 2)]
-    moved = [(trial.jitter, of(base, trial)) for trial in jitters]
+    drifts = [(trial.jitter, of(base, trial)) for trial in perturbed]
     allowed: list[float] = []
     for step in range(len(base.watched)):
-        # One perturbed trial may miss a unit that switches at a rounding: 4e-5 of a loss at step
-        # 11 under two honest changes, 1e-6 under the jitter. So the floor grows with it, too.
-        floored = min(lowest * floor.grown(step), floor.most)
-        here = [OWN * _at(series, step) for series in own]
+        # A perturbed run may miss a unit that switches at a rounding: two correct fixes moved the
+        # loss of step 11 by 4e-5, the perturbation by 1e-6. So the floor grows with the steps, too.
+        floored = min(lowest * floor.growth_after(step), floor.max_assumed)
+        here = [REPEAT_FACTOR * _value_at(series, step) for series in own]
         wide = allowed_by_perturbation(
-            floor, [(jitter, _at(series, step)) for jitter, series in moved]
+            floor, [(jitter, _value_at(series, step)) for jitter, series in drifts]
         )
-        # Never back: paths that went apart may cross.
+        # The band never narrows: trajectories that went apart may cross.
         before = allowed[-1] if allowed else 0.0
         allowed.append(max(floored, before, wide, *here))
     return tuple(allowed)
 
 
-def _way(repeats: Sequence[Trial], jitters: Sequence[Trial], floor: Floor) -> float:
+def _allowed_movement(repeats: Sequence[Trial], perturbed: Sequence[Trial], floor: Floor) -> float:
     base = repeats[0]
-    own = [OWN * (distances.of_way(base, other) or 0.0) for other in repeats[1:]]
+    own = [
+        REPEAT_FACTOR * (distances.of_median_movement(base, other) or 0.0) for other in repeats[1:]
+    ]
     wide = allowed_by_perturbation(
-        floor, [(t.jitter, distances.of_way(base, t) or 0.0) for t in jitters]
+        floor, [(t.jitter, distances.of_median_movement(base, t) or 0.0) for t in perturbed]
     )
     steps = len(base.watched)
-    grown = floor.way * (1 + steps / 8 if jitters else sqrt(floor.grown(steps)))
-    return max(min(grown, floor.most), wide, *own)
+    grown = floor.movement * (1 + steps / 8 if perturbed else sqrt(floor.growth_after(steps)))
+    return max(min(grown, floor.max_assumed), wide, *own)
 
 
-def _at(series: Series, step: int) -> float:
+def _value_at(series: Series, step: int) -> float:
     return (series[step] or 0.0) if step < len(series) else 0.0
 
 
-def _evaluation(repeats: Sequence[Trial], jitters: Sequence[Trial], floor: Floor) -> float:
+def _allowed_evaluation(
+    repeats: Sequence[Trial], perturbed: Sequence[Trial], floor: Floor
+) -> float:
     base = repeats[0]
-    own = [OWN * _most(distances.of_evaluation(base, other)) for other in repeats[1:]]
-    moved = [(trial.jitter, _most(distances.of_evaluation(base, trial))) for trial in jitters]
-    wide = allowed_by_perturbation(floor, moved)
-    grown = floor.evaluation * (1.0 if jitters else floor.grown(len(base.watched)))
-    return max(min(grown, floor.most), wide, *own)
+    own = [REPEAT_FACTOR * _largest(distances.of_evaluation(base, other)) for other in repeats[1:]]
+    drifts = [(trial.jitter, _largest(distances.of_evaluation(base, trial))) for trial in perturbed]
+    wide = allowed_by_perturbation(floor, drifts)
+    grown = floor.evaluation * (1.0 if perturbed else floor.growth_after(len(base.watched)))
+    return max(min(grown, floor.max_assumed), wide, *own)
 
 
-def _outputs(base: Trial, jitters: Sequence[Trial], floor: Floor) -> float:
+def _allowed_output_error(base: Trial, perturbed: Sequence[Trial], floor: Floor) -> float:
     if floor.unit <= ULP:
-        return FLOAT32_OUTPUTS
-    moved = [(trial.jitter, _most(distances.of_outputs(base, trial))) for trial in jitters]
-    return max(floor.evaluation, allowed_by_perturbation(floor, moved))
+        return FLOAT32_OUTPUT_TOLERANCE
+    drifts = [(trial.jitter, _largest(distances.of_outputs(base, trial))) for trial in perturbed]
+    return max(floor.evaluation, allowed_by_perturbation(floor, drifts))
 
 
-def _most(series: Series) -> float:
+def _largest(series: Series) -> float:
     return max((value for value in series if value is not None), default=0.0)
 
 
-def _alike(one: Trial, other: Trial) -> bool:
-    drifts = gradients_apart(one, other)
-    return not drifts or median(drifts) <= ALIKE
+def _begin_alike(one: Trial, other: Trial) -> bool:
+    drifts = gradient_distances(one, other)
+    return not drifts or median(drifts) <= MAX_GRADIENT_DISTANCE
 
 
-def _same(one: Trial, other: Trial) -> bool:
+def _are_identical(one: Trial, other: Trial) -> bool:
     return (one.watched, one.tensors, one.evaluation) == (
         other.watched,
         other.tensors,

@@ -26,7 +26,7 @@ class Program:
     seed: int = 0
     steps: int = 8
     adam: bool = True
-    # honest
+    # correct changes
     jitter: float = 0.0
     fused: bool = False
     foreach: bool = False
@@ -55,7 +55,7 @@ class Program:
     poison: int = -1
     nan_to_zero: bool = False
     shuffled: bool = False
-    # records, beside numbers, what the optimizer was told and what tensors are kept in
+    # records, beside numbers, the settings of the optimizer and the dtypes of tensors
     told: bool = False
 
 
@@ -259,7 +259,7 @@ def _keep_in_bfloat16(net: Net) -> None:
 
 
 def _shortened(x: Tensor) -> Tensor:
-    """To the 10 bits of TF32's mantissa; the gradient passes as it is."""
+    """Round to the 10 bits of TF32's mantissa; the gradient passes unchanged."""
     bits = (x.detach().view(torch.int32) + 0x1000) & ~0x1FFF
     return x + (bits.view(torch.float32) - x).detach()
 

@@ -1,4 +1,4 @@
-"""Changes to the made-up program: honest ones by what they may alter, and ways of doing less."""
+"""Changes to the made-up program: correct ones, by what they may alter, and those that do less."""
 
 from typing import Any
 
@@ -40,4 +40,4 @@ CHEATS: dict[str, Changes] = {
     "parameters in bfloat16": {"low_bits": True},
     "parameter group forgotten": {"forgotten_group": True},
 }
-"""Of a baseline as it is; NaN made into zero needs one that has a NaN."""
+"""Cheats of an unchanged baseline; replacing NaN with zero needs a baseline that has a NaN."""

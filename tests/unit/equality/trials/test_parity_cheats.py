@@ -1,4 +1,4 @@
-"""A change that makes the program faster by doing less is caught, whatever it claims to alter."""
+"""A fix that makes the program faster by doing less is caught, whatever it claims to alter."""
 
 import pytest
 from made_up_trials import candidate_of, trials_of_baseline
@@ -32,14 +32,14 @@ def test_doing_less_differs(baselines: dict[int, list[Trial]], cheat: str, seed:
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
-def test_doing_less_is_not_hidden_by_bfloat16_where_settings_are_seen(cheat: str) -> None:
+def test_bfloat16_does_not_hide_that_less_is_done(cheat: str) -> None:
     baseline = trials_of_baseline(0, told=True)
     trial = candidate_of(0, autocast="bfloat16", told=True, **CHEATS[cheat])
     assert compare(baseline, trial, "rounding", "bfloat16").equality == "differs"
 
 
 @pytest.mark.parametrize("alters", ["nothing", "rounding"])
-def test_nan_made_into_zero_differs(alters: str) -> None:
+def test_replacing_nan_with_zero_differs(alters: str) -> None:
     baseline = trials_of_baseline(0, poison=5)
     trial = candidate_of(0, poison=5, nan_to_zero=True)
     found = compare(baseline, trial, alters)  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ def test_nan_made_into_zero_differs(alters: str) -> None:
     assert "NaN" in found.why
 
 
-def test_the_sentence_names_what_was_left_out(baselines: dict[int, list[Trial]]) -> None:
+def test_the_reason_names_what_was_left_out(baselines: dict[int, list[Trial]]) -> None:
     def why(**changes: object) -> str:
         return compare(baselines[0], candidate_of(0, **changes), "rounding").why
 
@@ -58,7 +58,7 @@ def test_the_sentence_names_what_was_left_out(baselines: dict[int, list[Trial]])
     assert "the data of steps 1, 2, 3 and 5 more are not the baseline's" in why(shuffled=True)
 
 
-def test_a_frozen_layer_is_seen_in_its_parameters_alone(baselines: dict[int, list[Trial]]) -> None:
+def test_a_frozen_layer_shows_in_its_parameters(baselines: dict[int, list[Trial]]) -> None:
     trial = candidate_of(0, slowed=True)
     found = compare(baselines[0], trial, "rounding", "bfloat16")
     moved = next(check for check in found.checks if check.what == "movement")

@@ -1,4 +1,4 @@
-"""Steps after the watched ones: as much is done in them, and their losses go on alike."""
+"""Steps after the watched ones must do as much, and their losses must go on alike."""
 
 import random
 
@@ -12,7 +12,7 @@ WATCHED, STEPS = 8, 40
 
 
 def trial(seed: int = 0, *, noise: float = 0.0, samples: int = 64, jitter: float = 0.0) -> Trial:
-    """Losses that fall from 2.3, each of a batch; `noise` is added to them, of another kind."""
+    """A run whose losses fall from 2.3 and scatter by batch; `noise` is added to them."""
     data, own = random.Random(0), random.Random(seed)
     losses = [2.3 - 0.01 * at + data.gauss(0, 0.8 / 8) for at in range(STEPS)]
     if samples < 64:
@@ -46,9 +46,9 @@ BASE = trial()
 BASELINE = [BASE, BASE, trial(1, noise=1e-4, jitter=2.0**-23)]
 
 
-def altered(place: int, **told: object) -> Trial:
+def altered(place: int, **change: object) -> Trial:
     later = list(BASE.later)
-    later[place] = replace(later[place], **told)
+    later[place] = replace(later[place], **change)
     return replace(BASE, later=tuple(later))
 
 
@@ -58,18 +58,18 @@ def judged(candidate: Trial, baseline: list[Trial] = BASELINE) -> str:
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-3, 0.05])
-def test_losses_that_scatter_no_further_than_the_batches_do_are_equal(noise: float) -> None:
+def test_later_losses_within_the_scatter_of_the_batches_are_equal(noise: float) -> None:
     assert judged(trial(2, noise=noise)) == "equal"
 
 
-def test_one_sample_in_the_place_of_sixty_four_is_seen_in_the_losses() -> None:
+def test_one_sample_instead_of_sixty_four_shows_in_the_losses() -> None:
     why = judged(trial(2, samples=1))
     assert "later losses 44.4 % apart" in why
     assert "allowed" in why
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("change", "words"),
     [
         ({"backwards": 0}, "backwards a step: 0 where the baseline has 1, at step 19"),
         ({"updates": 0}, "optimizer steps applied: 0 where the baseline has 1, at step 19"),
@@ -78,24 +78,24 @@ def test_one_sample_in_the_place_of_sixty_four_is_seen_in_the_losses() -> None:
         ({"loss": None, "broke": "nan"}, "the loss is not finite at step 19"),
     ],
 )
-def test_a_single_step_that_does_less_is_named(told: dict[str, object], said: str) -> None:
-    assert said in judged(altered(10, **told))
+def test_a_single_step_that_does_less_is_named(change: dict[str, object], words: str) -> None:
+    assert words in judged(altered(10, **change))
 
 
-def test_what_the_baseline_itself_does_now_and_then_is_not_asked() -> None:
-    """An episode is as long as it is, and a loss may break."""
+def test_counts_that_vary_in_the_baseline_are_not_compared() -> None:
+    """Episodes differ in length, and a loss may become NaN."""
     varies = [BASE, altered(3, forwards=7, loss=None, broke="inf")]
     assert judged(altered(10, forwards=2), varies) == "equal"
     assert judged(altered(10, loss=None, broke="nan"), varies) == "equal"
 
 
-def test_a_parameter_that_stands_still_at_last_is_named_where_the_baselines_moves() -> None:
+def test_a_parameter_that_stops_moving_only_in_the_candidate_is_named() -> None:
     frozen = replace(BASE, stood=("weight",))
-    assert "weight does not move any more at step 40" in judged(frozen)
+    assert "weight no longer moves at step 40" in judged(frozen)
     assert judged(frozen, [frozen, BASE]) == "equal"
     longer = replace(frozen, looked=STEPS + 16)  # heads may take turns
     assert judged(longer) == "equal"
 
 
-def test_steps_that_are_replayed_tell_nothing_and_are_asked_nothing() -> None:
+def test_replayed_steps_are_not_compared() -> None:
     assert judged(replace(BASE, later=())) == "equal"

@@ -1,4 +1,4 @@
-"""What could not be asked makes an answer weak, and nothing seen makes it unknown."""
+"""What could not be compared makes an answer weak; a trial without results makes it unknown."""
 
 from math import inf, nan
 from random import Random
@@ -68,7 +68,7 @@ def test_workers_that_draw_other_samples_are_weak_and_still_count() -> None:
     assert compare([BASE, BASE], frozen, "nothing").equality == "differs"
 
 
-def test_workers_that_drew_the_same_samples_are_asked_for_equality() -> None:
+def test_workers_that_drew_the_same_samples_must_give_equal_results() -> None:
     drawn = replace(BASE, workers_draw=True)
     assert compare([drawn, drawn], drawn, "nothing").equality == "equal"
     off = replace(drawn, watched=steps(tuple(loss * 1.01 for loss in LOSSES)))
@@ -82,18 +82,18 @@ def test_other_samples_without_drawing_workers_differ() -> None:
 
 
 @pytest.mark.parametrize("alters", ["nothing", "rounding"])
-def test_a_jittered_run_shows_too_that_a_program_does_not_see_the_same_data_twice(
+def test_a_perturbed_run_can_show_that_the_data_differ_between_runs(
     alters: Alters,
 ) -> None:
-    """Seeded by the clock, and run but once as it is: 60 s were too little for more."""
+    """The program is seeded by the clock, and a budget of 60 s allowed a single unperturbed run."""
     moved = replace(BASE, watched=steps(sums=(4.0, 1.0, 6.0, 2.0, 3.0, 5.0)), jitter=JITTER)
     other = replace(BASE, watched=steps(sums=(6.0, 5.0, 1.0, 4.0, 2.0, 3.0)))
     found = compare([BASE, moved], other, alters)
     assert found.equality == "weak"
-    assert "does not see the same data twice" in found.why
+    assert "does not see the same data" in found.why
 
 
-def test_what_a_model_makes_rounds_and_is_not_taken_for_other_data() -> None:
+def test_rounding_of_batches_that_a_model_makes_is_not_other_data() -> None:
     """A generator called without gradients, whose fakes come first."""
 
     def fakes(part: float, jitter: float = 0.0) -> Trial:
@@ -115,7 +115,7 @@ def test_a_baseline_that_varies_widens_its_own_band() -> None:
 
 
 @pytest.mark.parametrize("value", [nan, inf])
-def test_a_number_that_is_not_finite_matches_only_itself(value: float) -> None:
+def test_a_number_that_is_not_finite_equals_only_itself(value: float) -> None:
     broken = replace(BASE, watched=steps((*LOSSES[:5], value)))
     found = compare([BASE, BASE], broken, "rounding", "bfloat16")
     assert found.equality == "differs"
@@ -125,7 +125,7 @@ def test_a_number_that_is_not_finite_matches_only_itself(value: float) -> None:
     assert "the loss is not finite at step 6, in both" in both.why
 
 
-def test_semantics_ask_for_losses_that_fall_and_are_weak_at_best() -> None:
+def test_a_fix_that_alters_semantics_needs_falling_losses_and_is_weak_at_best() -> None:
     larger = replace(BASE, watched=steps(tuple(loss * 0.8 for loss in LOSSES)))
     assert compare([BASE, BASE], larger, "semantics").equality == "weak"
     rising = replace(BASE, watched=steps(LOSSES[::-1]))
@@ -136,7 +136,7 @@ def test_semantics_ask_for_losses_that_fall_and_are_weak_at_best() -> None:
     assert compare([BASE, BASE], blind, "semantics").equality == "unknown"
 
 
-def test_inference_that_alters_what_is_computed_tells_how_far_outputs_moved() -> None:
+def test_inference_with_altered_semantics_reports_how_far_outputs_moved() -> None:
     calls = tuple(WatchedStep(samples=8, forwards=1, batch_sum=float(n)) for n in range(6))
     served = replace(BASE, watched=calls, evaluation=(10.0, 3.0))
     near = compare([served, served], replace(served, evaluation=(10.1, 3.0)), "semantics")
@@ -154,14 +154,14 @@ def test_a_program_that_ended_early_differs_and_says_why() -> None:
     assert found.why.startswith("it took 4 steps where the baseline took 6: it raised")
 
 
-def test_a_compiled_modules_names_are_the_programs_own() -> None:
+def test_names_of_a_compiled_module_are_mapped_to_the_programs_own() -> None:
     wrapped = tuple(replace(one, name=f"_orig_mod.{one.name}") for one in BASE.tensors)
     found = compare([BASE, BASE], replace(BASE, tensors=wrapped), "nothing")
     assert found.equality == "equal"
     assert any(check.what == "parameters" for check in found.checks)
 
 
-def test_a_little_beyond_the_band_is_doubted_late_and_refused_early() -> None:
+def test_a_loss_slightly_beyond_the_band_is_weak_late_and_differs_early() -> None:
     def off(step: int, by: float) -> Trial:
         losses = (loss + by if place == step else loss for place, loss in enumerate(LOSSES))
         return replace(BASE, watched=steps(tuple(losses)))
@@ -175,7 +175,7 @@ def test_a_little_beyond_the_band_is_doubted_late_and_refused_early() -> None:
 
 
 def fresh(draw: Random, fall: float) -> Trial:
-    """Of a program that begins otherwise each time: losses of 8 steps, 7 % of scatter."""
+    """A run of a program without a seed: losses of 8 steps with 7 % of scatter."""
     losses = tuple(1.4 * (1 - fall * step / 7) * draw.gauss(1, 0.07) for step in range(8))
     sums = tuple(draw.random() for _ in range(8))
     return replace(BASE, watched=steps(losses, sums))
@@ -199,7 +199,7 @@ def test_losses_that_rise_where_the_baselines_fall_differ() -> None:
     assert called.count("differs") >= 298
 
 
-def test_a_repeat_that_asks_nothing_does_not_speak_for_those_that_do() -> None:
+def test_a_repeat_without_losses_does_not_excuse_a_candidate() -> None:
     draw = Random(0)
     base, rising, unseen = (fresh(draw, fall) for fall in (0.4, -0.4, 0.4))
     blind = replace(unseen, watched=tuple(replace(one, loss=None) for one in unseen.watched))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ridgeline.equality.trials.distances import apart
+from ridgeline.equality.trials.distances import of_output_prints
 from ridgeline.harness.trials import tensor_prints as prints
 from ridgeline.harness.trials.float64_reference import copied_inputs, renewed_inputs
 from ridgeline.harness.trials.inference_outputs import (
@@ -179,8 +179,8 @@ def test_what_lies_beside_a_mask_is_printed_by_itself(fill: float) -> None:
     assert beside.numel == (792 if found.rest else 800)
     assert beside.norm == pytest.approx(math.sqrt(792), rel=0.1)
     other = masked(1)
-    assert apart([found], [found]) == 0
-    far = apart([found], [other])
+    assert of_output_prints([found], [found]) == 0
+    far = of_output_prints([found], [other])
     assert far is not None
     assert far > 0.5
 
