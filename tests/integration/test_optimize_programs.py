@@ -369,6 +369,6 @@ def test_a_trial_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None
     finally:
         os.chdir(before)
     assert found.trial is None
-    assert explain(found.failure) == "it had not ended after 15 s"
+    assert explain(found.failure) == "it did not end within 15 s"
     assert (tmp_path / STARTED).exists()
     assert _left_in(tmp_path / "apart") == ()

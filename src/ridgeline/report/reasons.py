@@ -23,7 +23,7 @@ from ridgeline.report.run_reasons import TEMPLATES as RUN
 
 _RATIO = "{value:ratio} [{ci_low:.2f}, {ci_high:.2f}]"
 _TRIALS: dict[str, str] = {
-    TrialFailure.TIMED_OUT: "it had not ended after {limit_s:.0f} s{step:at_step}",
+    TrialFailure.TIMED_OUT: "it did not end within {limit_s:.0f} s{step:at_step}",
     TrialFailure.KILLED: "it was killed by {signal}",
     TrialFailure.RAISED: "{error}",
     TrialFailure.NO_STANDARD_INPUT: "{error}: a trial has no standard input",
@@ -37,17 +37,17 @@ _TRIALS: dict[str, str] = {
     TrialFailure.CUT_FOR_PROOF: "{cause}, and the rest of the time is reserved for the proof",
 }
 _RUN_AGAIN = (
-    "; or does it continue from what an earlier run has written? Then look for RIDGELINE_TRIAL in "
-    "its environment"
+    "; if it continues from files of an earlier run, let it start anew when RIDGELINE_TRIAL is set "
+    "in its environment"
 )
 _SEARCH: dict[str, str] = {
     SearchCode.FASTER: _RATIO,
     SearchCode.SLOWER: f"worse: {_RATIO}",
     SearchCode.SAME: f"no difference that matters: {_RATIO}",
-    SearchCode.UNDECIDED: f"not known to be better: {_RATIO} after {{pairs:plural pair}}",
+    SearchCode.UNDECIDED: f"not proven better: {_RATIO} after {{pairs:plural pair}}",
     SearchCode.RESULTS_DIFFER: "{detail}",
     SearchCode.TOO_SLOW: "a step takes {factor:.1f} × as long",
-    SearchCode.BASELINE_FAILED: "the program without it: {cause}",
+    SearchCode.BASELINE_FAILED: "the baseline failed: {cause}",
     SearchCode.TOO_FEW_STEPS: "it took too few steps to be timed",
     SearchCode.NO_MEASURE: "{measure:no_measure}",
     SearchCode.NOTHING_TO_CHANGE: "it found nothing to change",
@@ -58,27 +58,27 @@ _SEARCH: dict[str, str] = {
     ),
     SearchCode.INTERRUPTED: "interrupted",
     SearchCode.INTERRUPTED_AFTER: "interrupted: {value:ratio} after {pairs:plural pair}",
-    SearchCode.NEEDS_ALLOW: "it alters what is computed: --allow {fix}",
-    SearchCode.NEEDS_ALLOW_ARGUMENT: 'it alters what is computed: allow="{fix}"',
-    SearchCode.NEEDS_BATCH: "another batch size trains differently: --batch",
-    SearchCode.NEEDS_BATCH_ARGUMENT: "another batch size trains differently: batch=True",
+    SearchCode.NEEDS_ALLOW: "it alters what is computed; --allow {fix} tries it",
+    SearchCode.NEEDS_ALLOW_ARGUMENT: 'it alters what is computed; allow="{fix}" tries it',
+    SearchCode.NEEDS_BATCH: "another batch size trains differently; --batch tries it",
+    SearchCode.NEEDS_BATCH_ARGUMENT: "another batch size trains differently; batch=True tries it",
     SearchCode.NOT_EXACT: "it alters {alters}",
     SearchCode.BOUND_TOO_SMALL: "at most {bound:ratio} to gain",
     SearchCode.BOUND_WITHIN_NOISE: (
         "at most {bound:ratio} to gain, which this machine's noise would hide"
     ),
-    SearchCode.KEPT_DOES_MORE: "{title} is kept, which does more",
-    SearchCode.SAVES_MEMORY: "it saves memory and takes time: {goal} was asked for",
+    SearchCode.KEPT_DOES_MORE: "{title} is kept and does more",
+    SearchCode.SAVES_MEMORY: "it saves memory but costs time, and the goal is {goal}",
     SearchCode.CANNOT_HELP: "{detail}",
     SearchCode.NEEDS_OWN_PROCESS: (
         "it needs a process of its own: use `ridgeline optimize script.py`"
     ),
     SearchCode.REPLACED: "{title} is better",
-    SearchCode.REDUNDANT: "of no use beside the others: {cause}",
-    SearchCode.NOT_REPEATED: f"not sure enough: measured again it gave {_RATIO}",
+    SearchCode.REDUNDANT: "no gain beside the other kept fixes: {cause}",
+    SearchCode.NOT_REPEATED: f"not confirmed: a second measurement gave {_RATIO}",
     SearchCode.NOTHING_WITHOUT: "it does nothing without {title}",
     SearchCode.NOT_CONFIRMED: f"not confirmed in fresh processes: {_RATIO}",
-    SearchCode.LARGER_BATCH_BETTER: "a larger one is better",
+    SearchCode.LARGER_BATCH_BETTER: "a larger batch is better",
     SearchCode.NO_BASELINE_TIME: "the budget ended before the baseline could be timed",
     SearchCode.BASELINE_RUN_FAILED: "the baseline failed: {cause}{run:later_run}",
     SearchCode.BASELINE_TOO_SHORT: (
@@ -89,22 +89,23 @@ _SEARCH: dict[str, str] = {
         "earlier trials were not reused: a step took {then_s:seconds} then, and takes "
         "{now_s:seconds} now"
     ),
-    SearchCode.DATA_VARIES: f"the baseline has other data each time it is run: seed it{_RUN_AGAIN}",
+    SearchCode.DATA_VARIES: "the baseline reads other data each time it runs: set its "
+    f"seeds{_RUN_AGAIN}",
     SearchCode.FIRST_LOSS_VARIES: (
-        f"the baseline has another first loss each time it is run: seed it{_RUN_AGAIN}"
+        f"the first loss of the baseline differs each time it runs: set its seeds{_RUN_AGAIN}"
     ),
 }
 _WITHOUT_FIGURES: dict[str, str] = {
     SearchCode.FASTER: "",
     SearchCode.SLOWER: "worse",
     SearchCode.SAME: "no difference that matters",
-    SearchCode.UNDECIDED: "not known to be better after {pairs:plural pair}",
+    SearchCode.UNDECIDED: "not proven better after {pairs:plural pair}",
 }
-"""Templates of reasons whose ratio stands in a column of its own."""
+"""Templates for tables that show the ratio in a column of its own."""
 _NO_MEASURE = {
     "step time": "the program takes too few steps to be timed",
-    "time a sample": "the number of samples in a step was not seen",
-    "peak memory": "the peak memory of the program was not seen",
+    "time a sample": "the number of samples in a step is not known",
+    "peak memory": "the peak memory of the program was not measured",
     "energy a sample": (
         "the energy was not measured: the machine does not report it, or the steps ended too soon"
     ),
@@ -115,13 +116,13 @@ _CROWDED = "other programs had the processors {taken_share:difference} of the ti
 _VERDICTS: dict[str, str] = {
     VerdictCode.TOO_FEW_ROUNDS: "only {rounds:plural round}; {needed} are needed",
     VerdictCode.CONTROL_DIFFERS: (
-        "identical code looked {difference:difference} apart: no verdict can be believed"
+        "identical code measured {difference:difference} apart, so no verdict can be trusted"
     ),
     VerdictCode.BEYOND_THRESHOLD: (
         f"{_TIMES_AS_FAST}, more than the {{threshold:difference}} that matters"
     ),
     VerdictCode.BEYOND_CONTROL: (
-        f"{_TIMES_AS_FAST}, more than the {{floor:difference}} of identical code"
+        f"{_TIMES_AS_FAST}, more than the {{floor:difference}} between identical code"
     ),
     VerdictCode.WITHIN_THRESHOLD: (
         "any difference is below the {threshold:difference} that matters: {ci_low:fine_ratio} to "
@@ -137,7 +138,7 @@ _VERDICTS: dict[str, str] = {
         "{rounds_factor:more_rounds}"
     ),
     VerdictCode.WITHIN_CONTROL: (
-        "a difference of {difference:difference} was found, but identical code looked "
+        "a difference of {difference:difference} was found, but identical code measured "
         "{floor:difference} apart in the same rounds{rounds_factor:more_rounds}"
     ),
     VerdictCode.BY_PROCESSOR_TIME: f"by processor time, because {_CROWDED}: {{cause}}",
@@ -207,8 +208,8 @@ _HOST_BECAUSE: dict[str, str] = {
     "compile": "the host compiles",
     "garbage collection": "the host collects garbage",
     "other host": "the host is in the program's own code",
-    "between kernels": "many small kernels, with a gap after each",
-    "unknown": "the host is late, the trace does not say why",
+    "between kernels": "there are many small kernels, with a gap after each",
+    "unknown": "the host is late, and the trace does not say why",
 }
 """Why the GPU waits for the host, by the trace's name of the cause."""
 _PHASE_NAMES: dict[str, str] = {
@@ -273,14 +274,14 @@ def explain_earlier(earlier: Earlier | None) -> str:
 
 
 def verdict_sentence(verdict: Verdict) -> str:
-    """Return what limits a run in one sentence, which begins with the name of the bound. Only a
-    late rank is named without it."""
+    """Return in one sentence what limits a run. It begins with the name of the bound, except for a
+    late rank."""
     text = verdict_reason(verdict)
     return text if verdict.bound == "late-rank" else f"{verdict.bound}: {text}"
 
 
 def verdict_reason(verdict: Verdict) -> str:
-    """Return what was found, without the name of the bound."""
+    """Return what limits a run, without the name of the bound."""
     return "".join(explain(reason) for reason in (verdict.reason, *verdict.also))
 
 
@@ -292,5 +293,5 @@ def deciding_number(number: Deciding) -> tuple[str, str]:
 
 
 def explain_doubts(trust: Trust) -> str:
-    """Return why a figure cannot be believed further; "" if nothing speaks against it."""
+    """Return why a figure is doubtful; "" if it is not."""
     return "; ".join(text for text in (trust.why, *map(explain, trust.doubts)) if text)

@@ -66,20 +66,22 @@ _LIMITS: dict[str, str] = {
         f"the host's memory ran out {_WHEN}: {{asked_bytes:asked}}{_ON_HOST} in use{_GROWTH}"
     ),
     LimitCode.LATE_RANK: (
-        "waits for rank {rank}: it comes {late_s:seconds} late in each step{place:at_place}"
+        "waits for rank {rank}, which is {late_s:seconds} late in each step{place:at_place}"
     ),
     LimitCode.LATE_RANK_PHASE: (
-        "waits for rank {rank}: its {phase:phase_name} takes {longer_s:seconds} longer"
+        "waits for rank {rank}, whose {phase:phase_name} takes {longer_s:seconds} longer"
         "{place:at_place}"
     ),
-    LimitCode.NO_RECORD: ("the program left no record: it ended before it could, or ran no Python"),
+    LimitCode.NO_RECORD: (
+        "the program left no record: it ended before it could write one, or it ran no Python"
+    ),
     LimitCode.NO_TORCH: "the program did not import torch",
     LimitCode.KEEPS_COMPILING: (
-        "{compiled} of {steps:plural step} compiled, and none is left that can be timed: see what "
-        "makes it compile again"
+        "{compiled} of {steps:plural step} compiled, so none is left to be timed: find out why the "
+        "program keeps compiling"
     ),
     LimitCode.NO_PHASES: "steps were timed, but their phases were not recorded",
-    LimitCode.NO_TIMED_STEP: "{steps:plural step} seen, none that can be timed",
+    LimitCode.NO_TIMED_STEP: "{steps:plural step} seen, but none of them can be timed",
     LimitCode.STEPS_IN_CHILDREN: (
         "no step was seen in this process: the program started {processes:processes} of its own "
         "with {function}(), and those are not recorded"
@@ -88,33 +90,36 @@ _LIMITS: dict[str, str] = {
         "no step was seen: no optimizer step, backward or model call in this process; call "
         "ridgeline.step() at the end of each iteration"
     ),
-    LimitCode.RECORDED_ELSEWHERE: "the run around this block records it",
-    LimitCode.FAILED: "no verdict could be drawn",
+    LimitCode.RECORDED_ELSEWHERE: "this block is recorded by the run around it",
+    LimitCode.FAILED: "no verdict could be reached",
 }
-_FEW = "the program was too short for a timed window: over {steps} of its steps "
-_LEFT_OUT = "{pauses} of {steps} steps held "
+_FEW = "the program was too short for a timed window; the times are of {steps} steps "
+_NOT_COUNTED = "not counted: {pauses} of {steps} steps, which held "
 _DOUBTS: dict[str, str] = {
-    DoubtCode.NO_TRACED_STEP: "without a traced step: from the phases alone",
-    DoubtCode.NO_DEVICE_WORK: "the trace holds no device work: from the phases alone",
+    DoubtCode.NO_TRACED_STEP: "no step was traced, so the verdict rests on the phases alone",
+    DoubtCode.NO_DEVICE_WORK: "the trace holds no device work, so the verdict rests on the phases "
+    "alone",
     DoubtCode.NO_CEILINGS: (
-        "compute and memory are told apart by the kind of operator: too few operators have a known "
-        "ceiling"
+        "compute and memory are distinguished by the kind of operator, because too few operators "
+        "have a known ceiling"
     ),
-    DoubtCode.INPUT_BY_NAME: "no DataLoader: {function}() is taken for the input by its name",
+    DoubtCode.INPUT_BY_NAME: "no DataLoader was seen; {function}() counts as input because of its "
+    "name",
     DoubtCode.OTHER_PROCESSES_TRAIN: (
-        "only the process that started {processes} others was recorded, and those may be the ones "
-        "that train"
+        "only the process that started {processes} others was recorded, and the others may do the "
+        "training"
     ),
     DoubtCode.NEXT_BOUND: (
-        "without this wait it would be {bound}, {share:whole_percent} of the step"
+        "without this wait the program would be {bound} ({share:whole_percent} of the step)"
     ),
-    DoubtCode.CLOSE_BOUND: "close: {bound} is as near, {share:whole_percent} of the step",
+    DoubtCode.CLOSE_BOUND: "{bound} is nearly as likely ({share:whole_percent} of the step)",
     DoubtCode.LOW_BANDWIDTH: (
         "these operators reach only {share:whole_percent} of the memory's bandwidth"
     ),
     DoubtCode.UNEXPLAINED_SLOWNESS: (
-        "operators are large and reach only {share:whole_percent} of the memory's bandwidth: what "
-        "slows them is not known"
+        "operators are large and reach only {share:whole_percent} of the memory's bandwidth, for "
+        "an "
+        "unknown reason"
     ),
     DoubtCode.PREEMPTED: "other processes took {share:whole_percent} of the step",
     DoubtCode.OTHER_PROGRAMS: "other programs took {cores:.1f} of {machine_cores} cores",
@@ -122,17 +127,17 @@ _DOUBTS: dict[str, str] = {
         "traced steps took {factor:two_digits} × as long as untraced ones; if tracing slowed "
         "operators as much as the rest, the verdict would be {bound}"
     ),
-    DoubtCode.FEW_STEPS: "few or unsteady steps",
+    DoubtCode.FEW_STEPS: "the steps are few or unsteady",
     DoubtCode.TRACE: "{text}",
-    DoubtCode.ONLY_TRACED_STEPS: "from the traced steps alone",
+    DoubtCode.ONLY_TRACED_STEPS: "it rests on the traced steps alone",
     DoubtCode.KILL_NOT_EXPLAINED: "it is not known why the program was killed",
     DoubtCode.NOTHING_TIMED: "nothing was timed",
     DoubtCode.NO_PHASE_RECORDED: "no phase was recorded",
-    DoubtCode.RECORDED_ELSEWHERE: "the run around this block records it",
+    DoubtCode.RECORDED_ELSEWHERE: "this block is recorded by the run around it",
     DoubtCode.NO_STEP_SEEN: "no step was seen",
-    DoubtCode.ALL_COMPILING: "only {steps:plural step}, all of them compiling",
+    DoubtCode.ALL_COMPILING: "only {steps:plural step} ran, and every one compiled",
     DoubtCode.TOO_FEW_FOR_INTERVAL: "only {steps:plural steady step}, too few for an interval",
-    DoubtCode.NO_TIMED_WINDOW: f"{_FEW}before the timed window",
+    DoubtCode.NO_TIMED_WINDOW: f"{_FEW}before it",
     DoubtCode.ONLY_DISTURBED_STEPS: f"{_FEW}that were traced or disturbed",
     DoubtCode.SLOWING: (
         "steps never became steady ({share:percent} slower in the second half of the window)"
@@ -141,11 +146,11 @@ _DOUBTS: dict[str, str] = {
         "steps never became steady ({share:percent} faster in the second half of the window)"
     ),
     DoubtCode.PAUSES: (
-        f"{_LEFT_OUT}a pause (a checkpoint, a stall) of up to {{longest_s:seconds}}: left out"
+        f"{_NOT_COUNTED}a pause (a checkpoint, a stall) of up to {{longest_s:seconds}}"
     ),
-    DoubtCode.EVALUATIONS: f"{_LEFT_OUT}an evaluation of up to {{longest_s:seconds}}: left out",
+    DoubtCode.EVALUATIONS: f"{_NOT_COUNTED}an evaluation of up to {{longest_s:seconds}}",
     DoubtCode.UNEVEN_STEPS: (
-        "steps are uneven: the mean is {factor:.1f} × the median; rates are by the mean"
+        "steps are uneven: the mean is {factor:.1f} × the median; rates use the mean"
     ),
 }
 _REPLACE = "ridgeline hardware --measure on a quiet machine replaces it"
@@ -180,16 +185,18 @@ _MISSING: dict[str, str] = {
     ),
     MissingCode.NO_CEILING: (
         "MFU: no {dtype:before}ceiling of this {device} is known; ridgeline hardware --measure "
-        "finds it"
+        "measures it"
     ),
     MissingCode.BATCH_SIZE: "samples a second: the batch's size was not recognised",
     MissingCode.TELEMETRY: "no telemetry was recorded",
-    MissingCode.ENERGY_TOO_SHORT: "energy: the timed steps were over too soon for the counter",
-    MissingCode.NO_ENERGY_COUNTER: "energy: no counter of it can be read here",
+    MissingCode.ENERGY_TOO_SHORT: "energy: the timed steps ended too soon for the energy counter",
+    MissingCode.NO_ENERGY_COUNTER: "energy: this machine has no energy counter that can be read",
     MissingCode.OTHER_RANKS: (
-        "times and work are of one rank; throughput is taken times {ranks}, as in data parallelism"
+        "times and work are those of one rank; throughput is multiplied by the {ranks} ranks, as "
+        "in "
+        "data parallelism"
     ),
-    MissingCode.LAST_WORDS: ("what the program recorded last: no space is left on the disk"),
+    MissingCode.LAST_WORDS: ("the last records of the program: no space was left on the disk"),
 }
 TEMPLATES: dict[str, str] = {**_LIMITS, **_DOUBTS, **_MISSING}
 """Code to template."""
@@ -219,6 +226,6 @@ NUMBERS: dict[DecidingCode, tuple[str, str]] = {
     DecidingCode.RESERVED: ("memory reserved", "{value:whole_percent} of the device"),
     DecidingCode.RANK_WAIT: ("waiting for rank {rank}", f"{_OF_STEP}, {{late_s:seconds}}"),
     DecidingCode.SLOWEST_RANK: ("slowest rank", "in {times} of {of:plural step}"),
-    DecidingCode.LAST_RANK: ("last to come", "to {times} of {of:plural collective}"),
+    DecidingCode.LAST_RANK: ("last to arrive", "to {times} of {of:plural collective}"),
 }  # fmt: skip
 """The name of a deciding number, and its value in words."""

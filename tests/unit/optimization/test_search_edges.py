@@ -153,7 +153,7 @@ def test_one_spared_for_another_says_so_although_that_one_is_dropped_in_the_end(
     )
     found = ladder.climb("train.py")
     assert told(found)["graphs"][0] == "dropped"
-    assert told(found)["plain"] == ("not tried", "GRAPHS is kept, which does more")
+    assert told(found)["plain"] == ("not tried", "GRAPHS is kept and does more")
     assert not found.stopped
 
 

@@ -123,13 +123,16 @@ def test_a_ladder_that_ends_elsewhere_than_the_whole_is_told(whole: Ratio, told:
 def test_the_remark_says_which_figure_counts_and_why_the_other_does_not() -> None:
     said = remark(disturbed())
     assert said == (
-        "The rungs come to 6.77 ×, outside the interval of the whole, 4.63 × [4.40, 4.90]: the "
-        "machine was disturbed while they were measured, or they looked better than they are when "
-        "they were picked. What was measured on fresh processes counts."
+        "The ratios of the rungs multiply to 6.77 ×, outside the confirmed interval, "
+        "4.63 × [4.40, 4.90]: the machine was disturbed while they were measured, or fixes were "
+        "kept because their "
+        "measurement was lucky. What was measured in fresh processes counts."
     )
     higher = of(step("a", "A", 2.0, 100.0), whole=ratio(3.0))
-    assert "picked" not in remark(higher)
+    assert "lucky" not in remark(higher)
     for render in (markdown.render, html.render):
         text = render(document(disturbed()))
-        assert text.index("× rung before") < text.index("The rungs come to 6.77 ×")
-        assert "The rungs come to" not in render(document(climbed()))
+        assert text.index("× rung before") < text.index(
+            "The ratios of the rungs multiply to 6.77 ×"
+        )
+        assert "The ratios of the rungs multiply" not in render(document(climbed()))

@@ -104,7 +104,7 @@ def test_what_is_to_be_done_is_what_can_help() -> None:
     assert doubt(of(0.8, 6)).endswith("measure again when nothing else runs on this machine")
     function = replace(of(0.8, 2), form="function", written=None)
     assert doubt(function).endswith("give it more budget")
-    assert doubt(interrupted()).endswith("call it again, it continues from here")
+    assert doubt(interrupted()).endswith("call it again: it continues from here")
     assert doubt(unconfirmed()).endswith("give it more --budget")
     failed = replace(
         unconfirmed(),

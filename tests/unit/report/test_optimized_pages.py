@@ -197,8 +197,8 @@ def test_the_markdown_has_every_change_with_its_reason() -> None:
     for one in found.rungs:
         assert f"| {one.title}" in every
     assert "| at most 1.01 × to gain |" in every
-    assert "| confirmed on fresh processes | 22.6 | 6.73 × | 6.73 × [6.61, 6.85] |" in made
-    for section in ("## Left out, one at a time", "## The patch", "## Results",
+    assert "| confirmed in fresh processes | 22.6 | 6.73 × | 6.73 × [6.61, 6.85] |" in made
+    for section in ("## Leave-one-out", "## The patch", "## Results",
                     "<summary>How it was measured"):  # fmt: skip
         assert section in made
     assert "![" not in made
@@ -232,9 +232,9 @@ def test_where_nothing_was_left_out_no_page_has_a_section_of_it() -> None:
     alone = tuple(replace(one, without=None) for one in climbed().rungs)
     found = replace(climbed(), rungs=alone)
     for made in (markdown, page):
-        assert "without it" in made(climbed())
-        assert "without it" not in made(found)
-        assert "eft out, one at a time" not in made(found)
+        assert "all but this one" in made(climbed())
+        assert "all but this one" not in made(found)
+        assert "eave-one-out" not in made(found)
 
 
 def test_a_users_words_make_no_markdown_of_their_own() -> None:

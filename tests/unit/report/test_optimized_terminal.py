@@ -74,7 +74,7 @@ def test_nothing_is_claimed_that_was_not_proven() -> None:
     assert headline(other).tone == "bad"
     slow = replace(climbed(), total=replace(total(), ratio=ratio(1.01, 0.05)))
     assert headline(slow).text.startswith("Not confirmed, and it may be no gain at all: ")
-    assert "confirmed on fresh processes" not in shown(slow)
+    assert "confirmed in fresh processes" not in shown(slow)
     unsure = replace(climbed(), total=replace(total(), confirmed=False))
     assert headline(unsure).tone == "unsure"
     assert headline(unsure).text.startswith("Not confirmed, though likely: 6.73 × ")
@@ -88,13 +88,13 @@ def test_nothing_is_claimed_that_was_not_proven() -> None:
         "Nothing to keep: 4 fixes tried, none proven faster and equal"
     )
     assert headline(Optimized(command="a.py", stopped=because(SearchCode.INTERRUPTED))).text == (
-        "Nothing was tried to its end: interrupted"
+        "No fix was tried to its end: interrupted"
     )
 
 
 def test_a_headline_without_a_gain_names_the_row_that_shows_one() -> None:
     unknown = rung(
-        "compile", "torch.compile", "rejected", "not known to be better: 6.55 × [0.13, 330.00]",
+        "compile", "torch.compile", "rejected", "not proven better: 6.55 × [0.13, 330.00]",
         ratio=Ratio(value=6.55, ci_low=0.13, ci_high=330.0, pairs=1), step_ms=20.0,
     )  # fmt: skip
     small = replace(unknown, fix="tf32", title="TF32", ratio=ratio(1.05))
@@ -114,7 +114,7 @@ def test_rows_are_in_the_order_tried_between_the_baseline_and_the_whole() -> Non
     made = rows(found)
     titles = [row.cells[0].text for row in made]
     assert (titles[0], titles[1], titles[-1]) == (
-        "baseline", "A/A control", "confirmed on fresh processes"
+        "baseline", "A/A control", "confirmed in fresh processes"
     )  # fmt: skip
     assert len(made) == 2 + 8 + 1
     kept = [row for row in made if cell(found, row, "kept") == "✓"]
@@ -122,7 +122,7 @@ def test_rows_are_in_the_order_tried_between_the_baseline_and_the_whole() -> Non
     assert cell(found, made[2], "results") == "identical"
     assert cell(found, made[-1], "results") == "equal to rounding"
     assert made[3].note == "dropped: bfloat16 autocast is better"
-    assert made[5].note == "not known to be better after 4 pairs"
+    assert made[5].note == "not proven better after 4 pairs"
     assert made[6].note == "worse"
 
 
@@ -144,7 +144,7 @@ def test_nothing_is_lost_in_a_narrow_terminal(width: int) -> None:
     said = " ".join(shown(climbed(), width).split())
     for words in ("1,902 steps", "equal to rounding", "6.77 ×", "2.14 × [2.11, 2.17]", "8 GiB"):
         assert words in said
-    assert "not known to be better" in said
+    assert "not proven better" in said
 
 
 def test_another_batch_size_is_clearly_another_training() -> None:
@@ -157,9 +157,9 @@ def test_another_batch_size_is_clearly_another_training() -> None:
 
 def test_what_each_still_gives_is_told_where_it_is_known() -> None:
     text = shown(climbed())
-    assert "the whole against the whole without it." in text
+    assert "all kept fixes against all but this one." in text
     assert text.index("3.10 × [3.05, 3.15]") < text.index("1.31 × [1.29, 1.33]")
-    assert "Left out" not in shown(less_memory())
+    assert "Leave-one-out" not in shown(less_memory())
 
 
 def test_what_was_written_and_what_is_left_to_do() -> None:
@@ -173,7 +173,7 @@ def test_what_was_written_and_what_is_left_to_do() -> None:
     wrong = replace(climbed(), written=replace(written, checked="it is not", agrees=False))
     assert "warning: it is not" in shown(wrong)
     unrun = replace(climbed(), written=replace(written, checked="", agrees=None))
-    assert "the copy was not run by itself" in shown(unrun)
+    assert "the copy was not run on its own" in shown(unrun)
 
 
 def test_a_users_words_stay_words() -> None:

@@ -34,7 +34,7 @@ from tests.unit.report.rendered import at_terminal, grid, tables
 
 WIDTHS = [60, 72, 80, 100, 120, 160, 200]
 PAUSES = because(DoubtCode.PAUSES, pauses=2, steps=40, longest_s=5.0)
-LEFT_OUT = "2 of 40 steps held a pause (a checkpoint, a stall) of up to 5 s: left out"
+LEFT_OUT = "not counted: 2 of 40 steps, which held a pause (a checkpoint, a stall) of up to 5 s"
 KEYS = {
     "schema", "verdict", "because", "step", "throughput", "mfu", "flops", "memory", "energy",
     "telemetry", "run_dir", "name", "command", "status", "losses", "sync_points", "recompiles",
@@ -209,7 +209,9 @@ class TestRemarks:
     def test_doubts_say_how_doubtful_and_why(self) -> None:
         doubt = Trust(confidence="doubtful", doubts=(because(DoubtCode.ALL_COMPILING, steps=2),))
         summary = replace(made.summary(), step=replace(made.summary().step, trust=doubt))
-        assert text(remark(summary, "steps")) == "doubtful: only 2 steps, all of them compiling"
+        assert (
+            text(remark(summary, "steps")) == "doubtful: only 2 steps ran, and every one compiled"
+        )
         assert "steps" not in labels(made.summary())
 
     def test_many_missing_things_are_counted(self) -> None:

@@ -267,7 +267,7 @@ def test_waiting_that_was_not_split_is_a_dash_and_not_never() -> None:
         several, ranks=msgspec.structs.replace(several.ranks, ranks=unsplit)
     )
     ranks = table(document(hidden), "ranks")
-    i = [column.name for column in ranks.columns].index("last to come")
+    i = [column.name for column in ranks.columns].index("last to arrive")
     assert {tuple(row[i : i + 2]) for row in grid(ranks)} == {("—", "—")}
     assert grid(table(document(several), "ranks"))[1][i] != "—"
 

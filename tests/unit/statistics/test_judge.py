@@ -100,16 +100,16 @@ def test_an_estimate_at_the_threshold_is_not_promised_an_end() -> None:
 def test_a_difference_below_what_identical_code_showed_is_undecided() -> None:
     found, why = verdict(1.01, 1.03, 1.05, floor=0.04)
     assert found == "UNDECIDED"
-    assert "a difference of 3 % was found, but identical code looked 4 % apart" in explain(why)
+    assert "a difference of 3 % was found, but identical code measured 4 % apart" in explain(why)
     found, why = verdict(1.01, 1.05, 1.09, floor=0.04)
     assert found == "FASTER"
-    assert "more than the 4 % of identical code" in explain(why)
+    assert "more than the 4 % between identical code" in explain(why)
 
 
 def test_nothing_is_believed_when_identical_code_differs() -> None:
     found, why = verdict(1.8, 2.0, 2.2, estimate=estimated(1.02, 1.04, 1.06), differs=True)
     assert found == "UNDECIDED"
-    assert explain(why) == "identical code looked 4 % apart: no verdict can be believed"
+    assert explain(why) == "identical code measured 4 % apart, so no verdict can be trusted"
 
 
 @pytest.mark.parametrize("rounds", [1, 5])

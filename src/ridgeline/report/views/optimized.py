@@ -43,7 +43,7 @@ from ridgeline.report.numbers import is_ratio
 from ridgeline.report.reasons import applied_record, explain, explain_earlier
 from ridgeline.report.views.optimized_next import next_command
 from ridgeline.report.views.optimized_phrases import (
-    SAID_AS_SHARE,
+    REPORTED_AS_SHARE,
     costs,
     disagreement,
     doubts,
@@ -68,69 +68,73 @@ from ridgeline.units import plural
 
 KEPT = "✓"
 MAX_KINDS = 6
-"""Lines of reasons why fixes were not tried."""
-MAX_REASON_LETTERS = 38
-"""A reason that all fixes of a kind share stands in place of the kind if it is this short."""
+"""The largest number of lines in the table of fixes that were not tried."""
+MAX_REASON_CHARACTERS = 38
+"""A reason that all fixes of a kind share is printed instead of the kind if it is at most this
+long."""
 
 
-def optimized_report(found: Optimized) -> Report:
+def optimized_report(result: Optimized) -> Report:
     return Report(
-        document=lambda: document(found),
-        data=lambda: data(found),
-        figures=lambda: figures(found),
-        picture=lambda: waterfall(Ladder(found)),
+        document=lambda: document(result),
+        data=lambda: data(result),
+        figures=lambda: figures(result),
+        picture=lambda: waterfall(Ladder(result)),
     )
 
 
-def document(found: Optimized) -> Document:
-    ladder = Ladder(found)
+def document(result: Optimized) -> Document:
+    ladder = Ladder(result)
     text, tone = headline(ladder)
     blocks: list[Block] = [Paragraph(text, "doubt") for text in doubts(ladder)]
-    blocks += _diagnosis(found)
-    blocks += _evidence(found)
+    blocks += _diagnosis(result)
+    blocks += _evidence(result)
     blocks.append(waterfall(ladder))
-    if found.rungs or found.total is not None:
+    if result.rungs or result.total is not None:
         blocks.append(_ladder_table(ladder))
     if remark := disagreement(ladder):
         blocks.append(Paragraph(remark, "doubt"))
     blocks += _other_training(ladder)
     blocks += _left_out(ladder)
-    blocks += _untried(found)
-    blocks += _patch(found)
-    blocks.append(Labelled(tuple(_ending(found))))
+    blocks += _untried(result)
+    blocks += _patch(result)
+    blocks.append(Labelled(tuple(_ending(result))))
     blocks += _proofs(ladder)
-    blocks += _every_fix(found)
-    blocks.append(_method(found))
+    blocks += _every_fix(result)
+    blocks.append(_method(result))
     if commands := _commands(ladder):
         blocks.append(Commands(commands))
     return Document(
         answer=(Span(text, tone),),
-        about=tuple(part for part in (found.command, found.device) if part),
-        facts=costs(found, found.total) if found.total is not None else (),
+        about=tuple(part for part in (result.command, result.device) if part),
+        facts=costs(result, result.total) if result.total is not None else (),
         blocks=tuple(blocks),
-        title=f"{text}: {found.command}",
-        footer=f"A ratio is before over after: above 1 is better. schema {found.schema}",
+        title=f"{text}: {result.command}",
+        footer=f"A ratio is before over after: above 1 is better. schema {result.schema}",
     )
 
 
-def _diagnosis(found: Optimized) -> list[Block]:
-    """What the baseline's time went on and what it goes on now; where nothing was won, what it
-    goes on all the same."""
-    won = [("was", found.diagnosis), ("is now", found.afterwards)]
-    texts = won if found.total is not None else [("diagnosis", found.diagnosis)]
+def _diagnosis(result: Optimized) -> list[Block]:
+    """Return what limited the baseline and what limits the program now; if nothing was gained, only
+    the diagnosis."""
+    won = [("was", result.diagnosis), ("is now", result.afterwards)]
+    texts = won if result.total is not None else [("diagnosis", result.diagnosis)]
     items = tuple(item(label, text) for label, text in texts if text)
     return [Labelled(items)] if items else []
 
 
-def _evidence(found: Optimized) -> Iterator[Block]:
-    total, written = found.total, found.written
+def _evidence(result: Optimized) -> Iterator[Block]:
+    total, written = result.total, result.written
     if total is not None:
-        yield Paragraph(f"results {whole_results(found, total)}: {total.parity.why}")
+        yield Paragraph(f"results {whole_results(result, total)}: {total.parity.why}")
         is_by_hand = written is not None and bool(written.by_hand)
         if is_by_hand and written is not None and not (written.files or written.diff_file):
-            yield Paragraph("no copy was written: what to write by hand, and where, stands below")
-    if found.measured in SAID_AS_SHARE:
-        yield Paragraph(f"below, × is {found.measured} before over after: above 1 is less", "quiet")
+            yield Paragraph("no copy was written: the edits to make by hand are listed below")
+    if result.measured in REPORTED_AS_SHARE:
+        yield Paragraph(
+            f"below, a ratio is the {result.measured} before over after: above 1 means less",
+            "quiet",
+        )
 
 
 _LADDER_COLUMNS = (
@@ -143,58 +147,58 @@ _LADDER_COLUMNS = (
 
 
 def _ladder_table(ladder: Ladder) -> Table:
-    """The baseline, its control, what was tried in the order it was tried, and the whole on fresh
-    processes. A reason stands below its row."""
-    found = ladder.optimized
-    memory = _bytes(found.baseline_bytes)
-    baseline = (_step(found.baseline_ms), "1.00 ×", "", "", "", memory, "")
+    """Return a table of the baseline, its control, the fixes in the order they were tried, and all
+    kept fixes in fresh processes. The reason for a fate stands below its row."""
+    result = ladder.optimized
+    memory = _bytes(result.baseline_bytes)
+    baseline = (_step(result.baseline_ms), "1.00 ×", "", "", "", memory, "")
     rows = [row("baseline", *baseline, tone="quiet")]
-    if found.control is not None:
-        rows.append(row("A/A control", "", "", factor(found.control), *[""] * 4, tone="quiet"))
+    if result.control is not None:
+        rows.append(row("A/A control", "", "", factor(result.control), *[""] * 4, tone="quiet"))
     rows += [_rung_row(ladder, attempt) for attempt in ladder.tried]
-    if found.total is not None:
-        rows.append(_whole_row(found, found.total))
+    if result.total is not None:
+        rows.append(_whole_row(result, result.total))
     return Table(columns=_LADDER_COLUMNS, rows=tuple(rows))
 
 
 def _rung_row(ladder: Ladder, attempt: Attempt) -> Row:
-    found, rung = ladder.optimized, attempt.rung
+    result, rung = ladder.optimized, attempt.rung
     has_failed = rung.parity is not None and not rung.parity.is_proven
     tone: Tone = "good" if attempt.is_kept else "unsure"
     if not attempt.is_kept and (has_failed or rung.ratio is None):
         tone = "bad"
-    # What was tried and left is on no way from the baseline.
-    is_on_the_way = attempt.is_kept or rung.status == "dropped"
+    # The ladder does not contain a fix that was tried and not kept, so it has no cumulative ratio.
+    is_on_ladder = attempt.is_kept or rung.status == "dropped"
     return row(
         titles(attempt),
         _step(rung.step_ms),
-        _times(ladder.cumulative(rung)) if is_on_the_way else "",
+        _times(ladder.cumulative(rung)) if is_on_ladder else "",
         factor(rung.ratio),
         Cell(KEPT if attempt.is_kept else "", tone="good"),
         Cell(results_word(rung.parity, rung.alters), tone="bad" if has_failed else "plain"),
         _bytes(rung.peak_bytes),
-        pays_after(found, rung.pays_after) if attempt.is_kept else "",
-        note="" if attempt.is_kept else _fate(found, attempt),
+        pays_after(result, rung.pays_after) if attempt.is_kept else "",
+        note="" if attempt.is_kept else _fate(result, attempt),
         tone=tone,
     )
 
 
-def _fate(found: Optimized, attempt: Attempt) -> str:
-    why = why_not_kept(found, attempt)
+def _fate(result: Optimized, attempt: Attempt) -> str:
+    why = why_not_kept(result, attempt)
     return f"dropped: {why}" if attempt.rung.status == "dropped" else why
 
 
-def _whole_row(found: Optimized, total: Total) -> Row:
-    is_sure, where = found.is_confirmed, where_confirmed(found)
+def _whole_row(result: Optimized, total: Total) -> Row:
+    is_sure, where = result.is_confirmed, where_confirmed(result)
     return row(
         f"confirmed {where}" if is_sure else where,
         _step(total.after_ms),
         _times(total.ratio.value),
         factor(total.ratio),
         "",
-        whole_results(found, total),
+        whole_results(result, total),
         _bytes(total.peak_bytes),
-        pays_after(found, total.pays_after) if is_sure else "",
+        pays_after(result, total.pays_after) if is_sure else "",
         note="" if is_sure else "not confirmed",
         tone="plain" if is_sure else "bad",
         bold=True,
@@ -220,8 +224,9 @@ def _bytes(value: int | None) -> str:
 
 
 def _other_training(ladder: Ladder) -> Iterator[Block]:
-    """Fixes, and the whole with them, that are not the same training."""
-    found = ladder.optimized
+    """Return a table of the fixes that train differently, and of all kept fixes together with
+    them."""
+    result = ladder.optimized
     rows = [
         row(
             titles(attempt),
@@ -230,13 +235,13 @@ def _other_training(ladder: Ladder) -> Iterator[Block]:
             results_word(attempt.rung.parity),
             _bytes(attempt.rung.peak_bytes),
             Cell(KEPT if attempt.is_kept else "", tone="good"),
-            note="" if attempt.is_kept else _fate(found, attempt),
+            note="" if attempt.is_kept else _fate(result, attempt),
         )
         for attempt in ladder.other_training
     ]
-    if (total := found.with_batch) is not None:
+    if (total := result.with_batch) is not None:
         gain, results = gained("time a sample", total.ratio), results_word(total.parity)
-        cells = ("all that was kept, with it", gain, rate(total), results)
+        cells = ("all kept fixes, with it", gain, rate(total), results)
         note = "" if total.is_better else "not confirmed"
         rows.append(row(*cells, _bytes(total.peak_bytes), "", note=note))
     if not rows:
@@ -249,7 +254,9 @@ def _other_training(ladder: Ladder) -> Iterator[Block]:
         Column("memory"),
         Column("kept", "words"),
     )
-    note = "Another batch size, or other arithmetic, trains another model: it is in no total above."
+    note = (
+        "Another batch size or other arithmetic trains another model: they are in no total above."
+    )
     table = Table(columns=columns, rows=tuple(rows))
     yield Section(title="Not the same training", blocks=(Paragraph(note), table))
 
@@ -259,8 +266,8 @@ def _left_out(ladder: Ladder) -> Iterator[Block]:
         return
     rows = tuple(row(titled(rung), factor(ratio)) for rung, ratio in ladder.left_out)
     table = Table(columns=(Column("fix", "name"), Column("×")), rows=rows)
-    note = "What each still gives: the whole against the whole without it."
-    yield Section(title="Left out, one at a time", blocks=(Paragraph(note), table))
+    note = "What each fix still adds: all kept fixes against all but this one."
+    yield Section(title="Leave-one-out", blocks=(Paragraph(note), table))
 
 
 _KIND_NAMES: dict[SkipKind, str] = {
@@ -270,14 +277,14 @@ _KIND_NAMES: dict[SkipKind, str] = {
     SkipKind.KEEP_EXACT: "not with {keep_exact}",
     SkipKind.LITTLE_TO_GAIN: "too little to gain",
     SkipKind.SAVES_MEMORY: "it saves memory, and costs time",
-    SkipKind.ALREADY_SO: "it is so already, or better",
+    SkipKind.ALREADY_SO: "the program does so already, or better",
     SkipKind.DOES_NOT_TRAIN: "this program does not train",
     SkipKind.TRAINS: "this program trains",
     SkipKind.MACHINE: "not for this machine",
-    SkipKind.ABSENT: "nothing of the kind in this program",
+    SkipKind.ABSENT: "nothing in this program to apply it to",
     SkipKind.OTHER: "for other reasons",
 }
-"""In the order of the report: those that a person can act on come first."""
+"""The kinds in the order of the report. Those that a person can act on come first."""
 _ACTIONABLE = tuple(_KIND_NAMES)[:5]
 _KINDS: dict[str, SkipKind] = {
     **{code: code.kind for code in Skip},
@@ -300,17 +307,17 @@ _KINDS: dict[str, SkipKind] = {
     SearchCode.KEPT_DOES_MORE: SkipKind.ALREADY_SO,
 }
 _NAMED_KINDS = (SkipKind.LITTLE_TO_GAIN, SkipKind.KEEP_EXACT)
-"""Kinds whose own name says more than one fix's reason: the option, or that no figure matters."""
+"""Kinds whose name is printed although all their fixes share a reason, because it says more."""
 
 
 def kind_of(reason: Reason) -> SkipKind:
     return _KINDS.get(reason.code, SkipKind.OTHER)
 
 
-def untried_kinds(found: Optimized) -> list[tuple[SkipKind, tuple[Rung, ...]]]:
-    """Return the fixes that were not tried by the kind of their reason; small kinds beyond
-    MAX_KINDS are among the others."""
-    rungs = [rung for rung in found.rungs if rung.status == "not tried"]
+def untried_kinds(result: Optimized) -> list[tuple[SkipKind, tuple[Rung, ...]]]:
+    """Return the fixes that were not tried, grouped by the kind of their reason. The smallest kinds
+    beyond MAX_KINDS are joined as OTHER."""
+    rungs = [rung for rung in result.rungs if rung.status == "not tried"]
     by_kind = {
         kind: tuple(rung for rung in rungs if kind_of(rung.reason) == kind) for kind in _KIND_NAMES
     }
@@ -325,29 +332,29 @@ def untried_kinds(found: Optimized) -> list[tuple[SkipKind, tuple[Rung, ...]]]:
     return made
 
 
-def _untried(found: Optimized) -> Iterator[Block]:
-    kinds = untried_kinds(found)
+def _untried(result: Optimized) -> Iterator[Block]:
+    kinds = untried_kinds(result)
     rows = [
-        row(_kind_name(found, kind, rungs), _named(rungs), tone="quiet") for kind, rungs in kinds
+        row(_kind_name(result, kind, rungs), _named(rungs), tone="quiet") for kind, rungs in kinds
     ]
     number = sum(len(rungs) for _, rungs in kinds)
-    unchanged = tuple(rung for rung in found.rungs if rung.status == "not applied")
+    unchanged = tuple(rung for rung in result.rungs if rung.status == "not applied")
     if unchanged:
         why = _shared_reason(unchanged) or "it found nothing to change"
         rows.append(row(why, _named(unchanged), tone="quiet"))
     if not rows:
         return
-    reasons = "`.rungs` has" if found.is_function else "the report and --json have"
+    reasons = "`.rungs` has" if result.is_function else "the report and --json have"
     title = f"Not tried: {fixes(number + len(unchanged))}; {reasons} every reason"
     columns = (Column("reason", "name"), Column("fixes", "names", spare=-1))
     table = Table(columns=columns, rows=tuple(rows))
     yield Section(title=title, blocks=(table,))
 
 
-def _kind_name(found: Optimized, kind: SkipKind, rungs: tuple[Rung, ...]) -> str:
+def _kind_name(result: Optimized, kind: SkipKind, rungs: tuple[Rung, ...]) -> str:
     shared = "" if kind in _NAMED_KINDS else _shared_reason(rungs)
-    options = "allow=, batch=" if found.is_function else "--allow, --batch"
-    keep_exact = "keep_exact" if found.is_function else "--keep-exact"
+    options = "allow=, batch=" if result.is_function else "--allow, --batch"
+    keep_exact = "keep_exact" if result.is_function else "--keep-exact"
     return shared or _KIND_NAMES[kind].format(options=options, keep_exact=keep_exact)
 
 
@@ -355,23 +362,23 @@ def _shared_reason(rungs: Iterable[Rung]) -> str:
     """Return the reason that all share, if it is short enough for a column; else ""."""
     reasons = {explain(rung.reason) for rung in rungs}
     only = reasons.pop() if len(reasons) == 1 else ""
-    return only if len(only) <= MAX_REASON_LETTERS else ""
+    return only if len(only) <= MAX_REASON_CHARACTERS else ""
 
 
 def _named(rungs: Iterable[Rung]) -> str:
     return " · ".join(dict.fromkeys(rung.title for rung in rungs))
 
 
-def _patch(found: Optimized) -> Iterator[Block]:
-    blocks = [*_written(found)]
+def _patch(result: Optimized) -> Iterator[Block]:
+    blocks = [*_written(result)]
     if blocks:
         yield Section(title="The patch", blocks=tuple(blocks), title_detail="page")
-    if found.advice:
-        yield Labelled(tuple(item("advice", text) for text in found.advice))
+    if result.advice:
+        yield Labelled(tuple(item("advice", text) for text in result.advice))
 
 
-def _written(found: Optimized) -> Iterator[Block]:
-    written = found.written
+def _written(result: Optimized) -> Iterator[Block]:
+    written = result.written
     if written is None:
         return
     names = [*written.files, *([written.diff_file] if written.diff_file else [])]
@@ -380,7 +387,7 @@ def _written(found: Optimized) -> Iterator[Block]:
         level: Any = "warning" if written.agrees is False else "plain"
         items.append(item("checked", written.checked, level=level))
     elif written.files and written.agrees is None:
-        items.append(item("checked", "the copy was not run by itself"))
+        items.append(item("checked", "the copy was not run on its own"))
     items += [item("note", text) for text in written.notes]
     if items:
         yield Labelled(tuple(items))
@@ -390,18 +397,19 @@ def _written(found: Optimized) -> Iterator[Block]:
         yield Code(explain(reason), label="by hand")
 
 
-def _ending(found: Optimized) -> Iterator[Item]:
-    for problem in found.problems:
+def _ending(result: Optimized) -> Iterator[Item]:
+    for problem in result.problems:
         yield item("problem", problem, level="warning")
-    if found.stopped:
-        text = f"before everything was tried: {explain(found.stopped)}"
+    if result.stopped:
+        text = f"before everything was tried: {explain(result.stopped)}"
         yield item("stopped", text, level="warning")
-    yield item("took", effort(found))
+    yield item("took", effort(result))
 
 
 def _proofs(ladder: Ladder) -> Iterator[Block]:
-    """How results were compared: of the whole, of each rung, of the whole with another batch."""
-    found = ladder.optimized
+    """Return how results were compared: of all kept fixes, of each rung, and with another batch
+    size."""
+    result = ladder.optimized
     proofs = [
         _proof(
             titles(attempt),
@@ -411,9 +419,9 @@ def _proofs(ladder: Ladder) -> Iterator[Block]:
         for attempt in ladder.attempts
         if attempt.rung.parity is not None
     ]
-    if (total := found.total) is not None:
-        proofs.insert(0, _proof("all that was kept", total.parity, whole_results(found, total)))
-    if (batch := found.with_batch) is not None:
+    if (total := result.total) is not None:
+        proofs.insert(0, _proof("all kept fixes", total.parity, whole_results(result, total)))
+    if (batch := result.with_batch) is not None:
         word = results_word(batch.parity)
         proofs.append(_proof("with another batch size", batch.parity, word))
     if proofs:
@@ -437,9 +445,9 @@ def _proof(title: str, parity: Parity, word: str) -> Section:
     return Section(title=f"{title}: {word}", blocks=tuple(blocks), folded=True)
 
 
-def _every_fix(found: Optimized) -> Iterator[Block]:
-    known = {rung.fix: rung.title for rung in found.rungs}
-    rows = tuple(_fix_row(rung, known) for rung in found.rungs)
+def _every_fix(result: Optimized) -> Iterator[Block]:
+    known = {rung.fix: rung.title for rung in result.rungs}
+    rows = tuple(_fix_row(rung, known) for rung in result.rungs)
     if not rows:
         return
     columns = (
@@ -472,15 +480,15 @@ def _fix_row(rung: Rung, known: dict[str, str]) -> Row:
     )
 
 
-def _method(found: Optimized) -> Section:
+def _method(result: Optimized) -> Section:
     surroundings = (
-        ("program", found.command),
-        ("device", found.device),
-        ("goal", f"{found.goal}: a smaller {found.measured}"),
-        ("diagnosed in", found.run),
+        ("program", result.command),
+        ("device", result.device),
+        ("goal", f"{result.goal}: a smaller {result.measured}"),
+        ("diagnosed in", result.run),
     )
     items = tuple(item(name, text) for name, text in surroundings if text)
-    paragraphs = (Paragraph(text) for text in method(found))
+    paragraphs = (Paragraph(text) for text in method(result))
     return Section(
         title="How it was measured",
         blocks=(*paragraphs, Labelled(items)),
@@ -489,33 +497,39 @@ def _method(found: Optimized) -> Section:
     )
 
 
-def method(found: Optimized) -> list[str]:
-    total = found.total
+def method(result: Optimized) -> list[str]:
+    total = result.total
     pairs = total.ratio.pairs if total is not None else 0
-    end = f" At the end all that was kept ran in {plural(pairs, 'fresh pair')}." if pairs else ""
+    end = (
+        f" At the end all kept fixes ran together in {plural(pairs, 'fresh pair')}."
+        if pairs
+        else ""
+    )
     each = (
-        "Every trial is the step itself in this process, from the state in which everything was"
-        if found.is_function
-        else "Every trial is the program itself in a process of its own, the fix put on from "
-        "outside"
+        "Every trial runs the step itself in this process, from the same starting state."
+        if result.is_function
+        else "Every trial runs the program itself in a process of its own, with the fix applied "
+        "from "
+        "outside."
     )
     level = f"{100 * total.ratio.level:.0f} %" if total is not None else "95 %"
-    control = factor(found.control) or "not measured"
+    control = factor(result.control) or "not measured"
     return [
-        f"{each}; with and without the fix alternate, pair by pair.{end}",
-        f"A ratio is the {found.measured} before over the {found.measured} after: above 1 is "
-        "better. A step time is the median of the steady-state steps. × baseline of a rung is the "
-        "product of the ratios up to it: the baseline's own step was measured long before.",
+        f"{each} Trials with and without the fix alternate, pair by pair.{end}",
+        f"A ratio is the {result.measured} before over the {result.measured} after: above 1 is "
+        "better. A step time is the median of the steady-state steps. The × baseline of a rung is "
+        "the "
+        "product of the ratios up to it, because the baseline was timed much earlier.",
         f"Intervals ({level}) come from the spread of pairs, pooled over all trials: "
-        f"{noise(found)}. Few pairs have to be surer than that: 99.8 % for one, 98.8 % for three.",
+        f"{noise(result)}. Few pairs need more confidence: 99.8 % for one pair, 98.8 % for three.",
         f"A/A control, the baseline against itself: {control}.",
         "Results are compared with repeats of the baseline at the same seed and data: "
-        f"{_checked(found)}.",
+        f"{_checked(result)}.",
     ]
 
 
-def _checked(found: Optimized) -> str:
-    parities = [rung.parity for rung in found.rungs] + [found.total and found.total.parity]
+def _checked(result: Optimized) -> str:
+    parities = [rung.parity for rung in result.rungs] + [result.total and result.total.parity]
     names = [check.what for parity in parities if parity for check in parity.checks]
     return ", ".join(dict.fromkeys(names)) or "nothing could be compared"
 
@@ -540,63 +554,63 @@ FIGURES = (
 )
 
 
-def data(found: Optimized) -> dict[str, Any]:
-    """Return the record, and before it the ladder, a rung a row."""
-    ladder = Ladder(found)
-    whole: dict[str, Any] = msgspec.to_builtins(found)
+def data(result: Optimized) -> dict[str, Any]:
+    """Return the record as a document that begins with the ladder, one row a rung."""
+    ladder = Ladder(result)
+    whole: dict[str, Any] = msgspec.to_builtins(result)
     del whole["with_batch"]
     whole["stopped_reason"] = whole["stopped"]
-    whole["stopped"] = explain(found.stopped)
-    if found.written is not None:
-        whole["written"]["by_hand"] = [explain(one) for one in found.written.by_hand]
-    for written_rung, rung in zip(whole["rungs"], found.rungs, strict=True):
+    whole["stopped"] = explain(result.stopped)
+    if result.written is not None:
+        whole["written"]["by_hand"] = [explain(one) for one in result.written.by_hand]
+    for written_rung, rung in zip(whole["rungs"], result.rungs, strict=True):
         written_rung["why"] = explain(rung.reason)
         written_rung["earlier"] = explain_earlier(rung.earlier)
-    written, following = found.written, next_command(ladder)
+    written, following = result.written, next_command(ladder)
     return {
-        "schema": found.schema,
-        "command": found.command,
+        "schema": result.schema,
+        "command": result.command,
         "summary": headline(ladder)[0],
-        "confirmed": found.is_confirmed,
+        "confirmed": result.is_confirmed,
         "doubts": [text for text in (*doubts(ladder), disagreement(ladder)) if text],
         "ladder": ladder_data(ladder),
         **{key: value for key, value in whole.items() if key not in ("schema", "command")},
         "total": {
-            "like_for_like": _total_data(found, found.total),
-            "with_batch": _total_data(found, found.with_batch),
+            "like_for_like": _total_data(result, result.total),
+            "with_batch": _total_data(result, result.with_batch),
         },
-        "baseline_ms": found.baseline_ms or None,
-        "baseline_bytes": found.baseline_bytes or None,
+        "baseline_ms": result.baseline_ms or None,
+        "baseline_bytes": result.baseline_bytes or None,
         "patched_script": written.files[0] if written is not None and written.files else None,
         "diff": written.diff if written is not None else "",
         "next": following.text if following is not None else "",
     }
 
 
-def figures(found: Optimized) -> Figures:
-    rows = ladder_data(Ladder(found))
+def figures(result: Optimized) -> Figures:
+    rows = ladder_data(Ladder(result))
     return Figures(FIGURES, [[row[name] for name in FIGURES] for row in rows])
 
 
 def ladder_data(ladder: Ladder) -> list[dict[str, Any]]:
-    """Return the baseline, the baseline against itself, then every fix there is."""
-    found = ladder.optimized
-    is_measured = bool(found.baseline_ms)
+    """Return the rows of the baseline, of its A/A control, and of every fix."""
+    result = ladder.optimized
+    is_measured = bool(result.baseline_ms)
     first = _row_data(
         kind="baseline",
         title="baseline",
         verdict="SAME" if is_measured else "NOT_TRIED",
         ratio=1.0 if is_measured else None,
         baseline_ratio=1.0 if is_measured else None,
-        step_ms=found.baseline_ms or None,
-        memory_bytes=found.baseline_bytes or None,
+        step_ms=result.baseline_ms or None,
+        memory_bytes=result.baseline_bytes or None,
         reason="the baseline",
     )
     second = _row_data(
         kind="control",
         title="A/A control",
-        verdict=verdict_of_ratio(found.control) if found.control is not None else "NOT_TRIED",
-        **_ratio_data(found.control),
+        verdict=verdict_of_ratio(result.control) if result.control is not None else "NOT_TRIED",
+        **_ratio_data(result.control),
         reason="the baseline against itself",
     )
     return [first, second, *(_attempt_data(ladder, attempt) for attempt in ladder.attempts)]
@@ -656,7 +670,7 @@ def _parity_data(parity: Parity | None) -> dict[str, Any]:
     return {"parity": parity.equality, "parity_why": parity.why}
 
 
-def _total_data(found: Optimized, total: Total | None) -> dict[str, Any] | None:
+def _total_data(result: Optimized, total: Total | None) -> dict[str, Any] | None:
     if total is None:
         return None
     same = ("before_ms", "after_ms", "before_samples_s", "after_samples_s", "compile_s")
@@ -669,11 +683,12 @@ def _total_data(found: Optimized, total: Total | None) -> dict[str, Any] | None:
         "parity_evidence": msgspec.to_builtins(total.parity),
         "memory_before_bytes": total.peak_before_bytes or None,
         "memory_bytes": total.peak_bytes or None,
-        "break_even_steps": _break_even(found, total.pays_after),
+        "break_even_steps": _break_even(result, total.pays_after),
         "applied": [applied_record(one) for one in total.applied],
     }
 
 
-def _break_even(found: Optimized, steps: int | None) -> int | None:
-    """Return 0 for at once; None for memory, where steps win nothing back."""
-    return steps if steps is not None or found.measured == "peak memory" else 0
+def _break_even(result: Optimized, steps: int | None) -> int | None:
+    """Return after how many steps a compilation is paid back: 0 for at once, None if memory is the
+    goal."""
+    return steps if steps is not None or result.measured == "peak memory" else 0

@@ -24,59 +24,59 @@ _BETTER: dict[Measured, str] = {
     "step time": "as fast", "time a sample": "the throughput", "peak memory": "the memory",
     "energy a sample": "the energy",
 }  # fmt: skip
-SAID_AS_SHARE: tuple[Measured, ...] = ("peak memory", "energy a sample")
-"""Of these people say how much is still used, not how many times better it is."""
+REPORTED_AS_SHARE: tuple[Measured, ...] = ("peak memory", "energy a sample")
+"""Measures that are reported as the share still used, not as how many times better they are."""
 MAX_EARLY_STEPS, MAX_EARLY_MS = 2_000, 300e3
-"""Many runs are shorter than this many steps, or than five minutes of the baseline: to them a
-compilation that pays back later is a loss."""
+"""Many runs are shorter than this many steps, or than five minutes of the baseline. A compilation
+that pays back later makes them slower."""
 MIN_NAMED_GAIN = 1.1
-"""The smallest gain, as a factor, that a headline names although the fix was not kept. Nobody asks
-about a smaller one."""
+"""The smallest gain, as a factor, that a headline names although the fix was not kept."""
 Remedy = Literal["time", "quiet", "again", ""]
 _ADVICE: dict[Remedy, str] = {
     "time": "give it more {budget}",
     "quiet": "measure again when nothing else runs on this machine",
-    "again": "call it again, it continues from here",
+    "again": "call it again: it continues from here",
 }
 
 
 def headline(ladder: Ladder) -> tuple[str, Tone]:
-    found, total = ladder.optimized, ladder.optimized.total
+    result, total = ladder.optimized, ladder.optimized.total
     if total is None:
         return _headline_without_total(ladder)
-    gain, steps = gained(found.measured, total.ratio), moved(found.measured, total)
+    gain, steps = gained(result.measured, total.ratio), moved(result.measured, total)
     if not total.parity.is_proven:
-        return f"Not proven: results {whole_results(found, total)}. {gain}: {steps}", "bad"
-    if not found.is_confirmed:
+        return f"Not proven: results {whole_results(result, total)}. {gain}: {steps}", "bad"
+    if not result.is_confirmed:
         chance = "though likely" if total.ratio.ci_low > 1 else "and it may be no gain at all"
         return f"Not confirmed, {chance}: {gain}, {steps}", "unsure"
     return f"{gain[:1].upper()}{gain[1:]}: {steps}", "good"
 
 
 def _headline_without_total(ladder: Ladder) -> tuple[str, Tone]:
-    found = ladder.optimized
+    result = ladder.optimized
     if ladder.kept:
         return f"Kept, but not confirmed: {_gain_so_far(ladder)}", "unsure"
     tried = sum(attempt.is_tried for attempt in ladder.attempts)
-    better = "faster" if found.measured == "step time" else "better"
-    if not tried and found.baseline_ms and not found.stopped:
-        return _nothing_to_try(found), "plain"
+    better = "faster" if result.measured == "step time" else "better"
+    if not tried and result.baseline_ms and not result.stopped:
+        return _nothing_to_try(result), "plain"
     if not tried:
-        why = f": {explain(found.stopped)}" if found.stopped else ""
-        done = "tried to its end" if found.baseline_ms or found.interrupted else "measured"
-        return f"Nothing was {done}{why}", "plain"
+        why = f": {explain(result.stopped)}" if result.stopped else ""
+        is_search_cut = bool(result.baseline_ms) or result.interrupted
+        lead = "No fix was tried to its end" if is_search_cut else "Nothing was measured"
+        return f"{lead}{why}", "plain"
     best = _best_not_kept(ladder)
     if best is not None and best.rung.ratio is not None:
         lead = "No gain with the same training" if best.is_kept else "Nothing proven"
-        why = "see below" if best.is_kept else f"not kept: {why_not_kept(found, best)}"
-        gain = gained(found.measured, best.rung.ratio)
+        why = "see below" if best.is_kept else f"not kept: {why_not_kept(result, best)}"
+        gain = gained(result.measured, best.rung.ratio)
         return f"{lead}: {fixes(tried)} tried; {titles(best)}: {gain}, {why}", "unsure"
     return f"Nothing to keep: {fixes(tried)} tried, none proven {better} and equal", "plain"
 
 
 def _best_not_kept(ladder: Ladder) -> Attempt | None:
-    """Return the attempt with the largest gain, if a reader would ask about it: a headline that
-    says nothing was gained must name it. A fix that alters the training counts if it was kept."""
+    """Return the attempt with the largest gain, if it is large enough that a headline which says
+    "no gain" must name it. A fix that alters the training counts only if it was kept."""
     gains = [
         (attempt.rung.ratio.value, attempt)
         for attempt in ladder.attempts
@@ -89,10 +89,10 @@ def _best_not_kept(ladder: Ladder) -> Attempt | None:
     return max(gains, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
-def _nothing_to_try(found: Optimized) -> str:
+def _nothing_to_try(result: Optimized) -> str:
     altered = [
         rung.reason.facts["alters"]
-        for rung in found.rungs
+        for rung in result.rungs
         if rung.status == "not tried" and rung.reason.code == SearchCode.NOT_EXACT
     ]
     rounding, semantics = altered.count("rounding"), altered.count("semantics")
@@ -102,7 +102,7 @@ def _nothing_to_try(found: Optimized) -> str:
     alter, them = ("alters", "it") if number == 1 else ("alter", "them")
     what = "rounding" if rounding else "what is computed"
     allowed = "" if rounding else f" and allow {them}"
-    option = "keep_exact" if found.is_function else "--keep-exact"
+    option = "keep_exact" if result.is_function else "--keep-exact"
     return (
         f"Nothing exact to try: {fixes(number)} {alter} {what}; "
         f"leave {option} out{allowed} to try {them}"
@@ -110,17 +110,17 @@ def _nothing_to_try(found: Optimized) -> str:
 
 
 def _gain_so_far(ladder: Ladder) -> str:
-    """Return the gain by the pairs of each rung: the most that can be said at any budget."""
-    found, last = ladder.optimized, ladder.kept[-1].rung
+    """Return the gain that the pairs of the rungs show, if the whole was not confirmed."""
+    result, last = ladder.optimized, ladder.kept[-1].rung
     whole = ladder.cumulative(last)
     if whole is None:
         return ", ".join(map(titles, ladder.kept))
-    if found.measured == "peak memory":
-        before, after = units.bytes_(found.baseline_bytes), units.bytes_(last.peak_bytes or 0)
+    if result.measured == "peak memory":
+        before, after = units.bytes_(result.baseline_bytes), units.bytes_(last.peak_bytes or 0)
         return f"{1 / whole:.2f} × the memory so far, {before} → {after}"
-    gain = 1 / whole if found.measured in SAID_AS_SHARE else whole
+    gain = 1 / whole if result.measured in REPORTED_AS_SHARE else whole
     step = f"{milliseconds(last.step_ms)} a step by then"
-    return f"{gain:.2f} × {_BETTER[found.measured]} so far, {step}"
+    return f"{gain:.2f} × {_BETTER[result.measured]} so far, {step}"
 
 
 def fixes(number: int) -> str:
@@ -129,7 +129,7 @@ def fixes(number: int) -> str:
 
 def gained(measured: Measured, ratio: Ratio) -> str:
     """Return "6.73 × [6.60, 6.85] as fast" or "uses 0.61 × [0.59, 0.63] the memory"."""
-    if measured in SAID_AS_SHARE:
+    if measured in REPORTED_AS_SHARE:
         ends = (ratio.value, ratio.ci_high, ratio.ci_low)
         value, low, high = (1 / v if is_ratio(v) else math.nan for v in ends)
         return f"uses {interval(value, low, high, ' ×')} {_BETTER[measured]}"
@@ -176,7 +176,8 @@ def titled(rung: Rung) -> str:
 
 
 def results_word(parity: Parity | None, alters: Alters = "rounding") -> str:
-    """Return a word or two for a column; the sentences are `parity.why` and its checks."""
+    """Return a word or two for a column of a table. `parity.why` and its checks have the
+    sentences."""
     if parity is None:
         return ""
     known = [check.difference for check in parity.checks if check.difference is not None]
@@ -185,25 +186,26 @@ def results_word(parity: Parity | None, alters: Alters = "rounding") -> str:
             return "identical"
         return "equal" if alters == "nothing" else "equal to rounding"
     if parity.equality == "weak" and any(check.what == MEANS for check in parity.checks):
-        return "alike, weakly"  # on other samples
+        return "alike, weakly"  # compared on other samples
     return {"weak": "equal, weakly", "differs": "differ", "unknown": "not known"}[parity.equality]
 
 
-def whole_results(found: Optimized, total: Total) -> str:
-    """Return the word for all that was kept: by the most that any of it may alter."""
-    kept = {rung.alters for rung in found.rungs if rung.fix in total.fixes or not total.fixes}
+def whole_results(result: Optimized, total: Total) -> str:
+    """Return the word for all kept fixes together, by the most that any of them may alter."""
+    kept = {rung.alters for rung in result.rungs if rung.fix in total.fixes or not total.fixes}
     return results_word(total.parity, "nothing" if kept == {"nothing"} else "rounding")
 
 
-def pays_after(found: Optimized, steps: int | None) -> str:
-    """Return when a compilation is won back. What saves memory wins no time back."""
+def pays_after(result: Optimized, steps: int | None) -> str:
+    """Return when a compilation is paid back; "" if memory is the goal, because it saves no
+    time."""
     if steps:
         return plural(steps, "step")
-    return "" if found.measured == "peak memory" else "at once"
+    return "" if result.measured == "peak memory" else "at once"
 
 
-def why_not_kept(found: Optimized, attempt: Attempt) -> str:
-    known = {rung.fix: rung.title for rung in found.rungs}
+def why_not_kept(result: Optimized, attempt: Attempt) -> str:
+    known = {rung.fix: rung.title for rung in result.rungs}
     own = {rung.fix for rung in attempt.rungs}
     partners = [known.get(name, name) for name in attempt.fixes if name not in own]
     why = without_figures(attempt.rung) or attempt.rung.status
@@ -225,109 +227,110 @@ def without_figures(rung: Rung) -> str:
     return explain(rung.reason, figures=False)
 
 
-def costs(found: Optimized, total: Total) -> tuple[str, ...]:
-    """Return what the headline does not say: the rate, the memory, what compiling takes."""
-    parts = [rate(total)] if found.measured == "step time" else []
-    if total.peak_bytes and total.peak_before_bytes and found.measured != "peak memory":
+def costs(result: Optimized, total: Total) -> tuple[str, ...]:
+    """Return what the headline does not say: the rate, the memory, the time to compile."""
+    parts = [rate(total)] if result.measured == "step time" else []
+    if total.peak_bytes and total.peak_before_bytes and result.measured != "peak memory":
         parts.append(f"peak memory {memory(total)}")
-    if total.compile_s >= 1 and not _late_payback(found):
+    if total.compile_s >= 1 and not _late_payback(result):
         parts.append(f"compiling takes {units.seconds(total.compile_s)}")
-    if total.pays_after and not _late_payback(found):
+    if total.pays_after and not _late_payback(result):
         steps = plural(total.pays_after, "step")
         parts.append(f"paid back after {steps}: a shorter run is slower with it")
     return tuple(part for part in parts if part)
 
 
-def effort(found: Optimized) -> str:
-    parts = [f"{plural(found.trials, 'trial')} in {units.seconds(found.spent_s)}"]
-    if found.remembered:
-        parts.append(f"{plural(found.remembered, 'trial')} more of an earlier call")
-    if found.noise:
-        parts.append(noise(found))
+def effort(result: Optimized) -> str:
+    parts = [f"{plural(result.trials, 'trial')} in {units.seconds(result.spent_s)}"]
+    if result.remembered:
+        parts.append(f"{plural(result.remembered, 'trial')} reused from an earlier call")
+    if result.noise:
+        parts.append(noise(result))
     return " · ".join(parts)
 
 
-def where_confirmed(found: Optimized) -> str:
-    return "in new trials" if found.is_function else "on fresh processes"
+def where_confirmed(result: Optimized) -> str:
+    return "in new trials" if result.is_function else "in fresh processes"
 
 
-def noise(found: Optimized) -> str:
-    """Return how far apart two trials of the baseline come out."""
-    two = "runs of the same step" if found.is_function else "processes of the same program"
-    return f"two {two} differ by {share(found.noise) if found.noise else NOTHING} here"
+def noise(result: Optimized) -> str:
+    """Return how far two trials of the baseline lie apart."""
+    two = "runs of the same step" if result.is_function else "processes of the same program"
+    return f"two {two} differ by {share(result.noise) if result.noise else NOTHING} here"
 
 
 def doubts(ladder: Ladder) -> tuple[str, ...]:
-    """Return all that stands under the headline, a line each."""
-    found = ladder.optimized
+    """Return the doubts that stand under the headline, one a line."""
+    result = ladder.optimized
     texts = (
-        doubt(ladder), *found.caveats, _late_payback(found), _control_doubt(found),
+        doubt(ladder), *result.caveats, _late_payback(result), _control_doubt(result),
         _bound_doubt(ladder),
     )  # fmt: skip
     return tuple(text for text in texts if text)
 
 
 def doubt(ladder: Ladder) -> str:
-    """Return why the headline is no proven win, what the copy is worth, and what to do; "" where
-    it is one, or where nothing was kept."""
-    found, total = ladder.optimized, ladder.optimized.total
-    files = found.written.files if found.written is not None else ()
+    """Return why the headline is not a proven gain, what the copy is worth, and what to do; "" if
+    it is one, or if nothing was kept."""
+    result, total = ladder.optimized, ladder.optimized.total
+    files = result.written.files if result.written is not None else ()
     copy = f"{files[0]} was written all the same" if files else ""
     if total is not None and not total.parity.is_proven:
         return f"{copy}: do not use it before you know why its results differ" if copy else ""
     if not is_unsure(ladder):
         return ""
-    parts = [_why_unsure(found, total) if total is not None else _why_no_total(found)]
+    parts = [_why_unsure(result, total) if total is not None else _why_no_total(result)]
     parts += [f"{copy}: treat it as a guess"] if copy else []
     advice = _ADVICE.get(remedy(ladder), "").format(
-        budget="budget" if found.is_function else "--budget"
+        budget="budget" if result.is_function else "--budget"
     )
     parts += [f"what to do: {advice}"] if advice else []
     return "; ".join(parts)
 
 
-def _why_unsure(found: Optimized, total: Total) -> str:
+def _why_unsure(result: Optimized, total: Total) -> str:
     pairs, is_one = plural(total.ratio.pairs, "fresh pair"), total.ratio.pairs == 1
     if total.ratio.ci_low > 1:
         verb = "is" if is_one else "are"
-        return f"{pairs} {verb} not enough to be sure of it: {noise(found)}"
-    return f"{pairs} cannot tell it from no gain: {noise(found)}"
+        return f"{pairs} {verb} not enough to be sure of it: {noise(result)}"
+    return f"{pairs} cannot tell it from no gain: {noise(result)}"
 
 
-def _why_no_total(found: Optimized) -> str:
-    if found.interrupted:
-        return "it was interrupted before the whole was confirmed"
-    return explain(found.stopped) or "there was no time to confirm the whole"
+def _why_no_total(result: Optimized) -> str:
+    if result.interrupted:
+        return "it was interrupted before the kept fixes were confirmed together"
+    return explain(result.stopped) or "there was no time to confirm the kept fixes together"
 
 
 def is_unsure(ladder: Ladder) -> bool:
     """Return whether something was kept, its results are equal, and it is not known to be
     better."""
-    found = ladder.optimized
-    if found.total is not None:
-        return not found.is_confirmed and found.total.parity.is_proven
+    result = ladder.optimized
+    if result.total is not None:
+        return not result.is_confirmed and result.total.parity.is_proven
     return bool(ladder.kept)
 
 
 def remedy(ladder: Ladder) -> Remedy:
-    """Return what would confirm it: more pairs, or, where as many were run as ever are, a machine
-    that is less noisy."""
-    found = ladder.optimized
+    """Return what would confirm the gain: more pairs, or a quieter machine if the maximum of pairs
+    was run."""
+    result = ladder.optimized
     if not is_unsure(ladder):
         return ""
-    if found.interrupted:
+    if result.interrupted:
         return "again"
-    if found.total is None:
+    if result.total is None:
         # More time does not help if a process of the whole failed.
-        has_failed = found.stopped is not None and found.stopped.code == SearchCode.PROOF_FAILED
+        has_failed = result.stopped is not None and result.stopped.code == SearchCode.PROOF_FAILED
         return "" if has_failed else "time"
-    return "time" if found.total.ratio.pairs < MAX_PAIRS else "quiet"
+    return "time" if result.total.ratio.pairs < MAX_PAIRS else "quiet"
 
 
-def _late_payback(found: Optimized) -> str:
-    """Return a sentence if only long runs gain. What saves memory does so at once."""
-    total = found.total
-    if total is None or not total.pays_after or found.measured == "peak memory":
+def _late_payback(result: Optimized) -> str:
+    """Return a sentence if only long runs gain; "" if memory is the goal, which is saved at
+    once."""
+    total = result.total
+    if total is None or not total.pays_after or result.measured == "peak memory":
         return ""
     is_late = (
         total.pays_after > MAX_EARLY_STEPS or total.pays_after * total.before_ms > MAX_EARLY_MS
@@ -338,12 +341,13 @@ def _late_payback(found: Optimized) -> str:
     return f"compiling takes {takes} and pays only in runs of more than {steps}"
 
 
-def _control_doubt(found: Optimized) -> str:
-    """Only a difference that matters is a doubt: 1.003 × [1.001, 1.005] of a quiet GPU is none."""
-    if found.control is None or verdict_of_ratio(found.control) not in ("FASTER", "SLOWER"):
+def _control_doubt(result: Optimized) -> str:
+    """Return a doubt if the A/A control shows a difference that matters. 1.003 × [1.001, 1.005] on
+    a quiet GPU does not."""
+    if result.control is None or verdict_of_ratio(result.control) not in ("FASTER", "SLOWER"):
         return ""
     return (
-        f"the baseline differed from itself, {factor(found.control)}: the machine was disturbed, "
+        f"the baseline differed from itself, {factor(result.control)}: the machine was disturbed, "
         "and ratios of this size prove little"
     )
 
@@ -362,14 +366,14 @@ def _bound_doubt(ladder: Ladder) -> str:
 
 
 def disagreement(ladder: Ladder) -> str:
-    """Return what stands under a ladder that does not end where the whole does, else ""."""
+    """Return a remark if the product of the rungs disagrees with what was confirmed, else ""."""
     total, product = ladder.optimized.total, ladder.product
     if not ladder.disagrees or total is None or product is None:
         return ""
-    picked = ", or they looked better than they are when they were picked"
+    selection_bias = ", or fixes were kept because their measurement was lucky"
     return (
-        f"The rungs come to {product:.3g} ×, outside the interval of the whole, "
+        f"The ratios of the rungs multiply to {product:.3g} ×, outside the confirmed interval, "
         f"{factor(total.ratio)}: the machine was disturbed while they were measured"
-        f"{picked if product > total.ratio.value else ''}. "
+        f"{selection_bias if product > total.ratio.value else ''}. "
         f"What was measured {where_confirmed(ladder.optimized)} counts."
     )

@@ -30,7 +30,7 @@ class Scale(Struct, frozen=True):
 
 
 def waterfall(ladder: Ladder) -> WaterfallChart:
-    found = ladder.optimized
+    result = ladder.optimized
     scale = _scale(ladder)
     rows = levels(ladder)
     return WaterfallChart(
@@ -41,39 +41,39 @@ def waterfall(ladder: Ladder) -> WaterfallChart:
         bars_title="Each left out: the whole against the whole without it"
         if rows
         else "What was tried, against the program before it: nothing was kept",
-        foot=_foot(found),
+        foot=_foot(result),
         title=headline(ladder)[0],
-        about=" · ".join(part for part in (found.command, found.device) if part),
+        about=" · ".join(part for part in (result.command, result.device) if part),
     )
 
 
 def levels(ladder: Ladder) -> tuple[WaterfallLevel, ...]:
     """Return the baseline, each rung that was on the way, and the whole on fresh processes."""
-    found, scale = ladder.optimized, _scale(ladder)
+    result, scale = ladder.optimized, _scale(ladder)
     if not ladder.path:
         return ()
-    start = _baseline(found) if scale.is_absolute else 1.0
-    figure = _figure(found, start) if scale.is_absolute else ""
+    start = _baseline(result) if scale.is_absolute else 1.0
+    figure = _figure(result, start) if scale.is_absolute else ""
     first = WaterfallLevel(
         title="baseline", before=0.0, value=start / scale.divisor, figure=figure, kind="base"
     )
     made = [first]
     for attempt in ladder.path:
         made.append(_rung_level(ladder, attempt, scale, made[-1].value))
-    end = [_end_level(found, found.total, scale)] if found.total is not None else []
+    end = [_end_level(result, result.total, scale)] if result.total is not None else []
     return (*made, *end)
 
 
 def _rung_level(ladder: Ladder, attempt: Attempt, scale: Scale, above: float) -> WaterfallLevel:
-    found, rung = ladder.optimized, attempt.rung
+    result, rung = ladder.optimized, attempt.rung
     whole = ladder.cumulative(rung)
     value = 1 / whole if whole else above
     if scale.is_absolute:
-        value = _own_figure(found, rung) / scale.divisor
+        value = _own_figure(result, rung) / scale.divisor
     low, high = _ends(value, rung.ratio)
     reached = f"{whole:.2f} × baseline" if whole else ""
     notes = (
-        _figure(found, value * scale.divisor) if scale.is_absolute else "",
+        _figure(result, value * scale.divisor) if scale.is_absolute else "",
         reached if attempt.is_kept else "dropped later",
     )
     return WaterfallLevel(
@@ -88,52 +88,52 @@ def _rung_level(ladder: Ladder, attempt: Attempt, scale: Scale, above: float) ->
     )
 
 
-def _end_level(found: Optimized, total: Total, scale: Scale) -> WaterfallLevel:
+def _end_level(result: Optimized, total: Total, scale: Scale) -> WaterfallLevel:
     value = 1 / total.ratio.value if is_ratio(total.ratio.value) else 1.0
     note = "against the baseline"
     if scale.is_absolute:
-        known = float(total.peak_bytes if found.measured == "peak memory" else total.after_ms)
+        known = float(total.peak_bytes if result.measured == "peak memory" else total.after_ms)
         value = known / scale.divisor if is_ratio(known) else 0.0
-        note = f"{_figure(found, value * scale.divisor)} · {note}"
+        note = f"{_figure(result, value * scale.divisor)} · {note}"
     low, high = _ends(value, total.ratio)
-    where = where_confirmed(found)
+    where = where_confirmed(result)
     return WaterfallLevel(
-        title=f"confirmed {where}" if found.is_confirmed else f"{where}: not confirmed",
+        title=f"confirmed {where}" if result.is_confirmed else f"{where}: not confirmed",
         before=0.0,
         value=value,
         low=low,
         high=high,
         figure=factor(total.ratio),
         note=note,
-        kind="end" if found.is_confirmed else "lost",
+        kind="end" if result.is_confirmed else "lost",
     )
 
 
 def _scale(ladder: Ladder) -> Scale:
-    found = ladder.optimized
-    has_figures = found.measured != "energy a sample" and _baseline(found)
-    if not has_figures or not all(_own_figure(found, a.rung) for a in ladder.path):
-        title = f"{found.measured}, rung by rung: a share of the baseline's, by the ratios"
+    result = ladder.optimized
+    has_figures = result.measured != "energy a sample" and _baseline(result)
+    if not has_figures or not all(_own_figure(result, a.rung) for a in ladder.path):
+        title = f"{result.measured}, rung by rung: a share of the baseline's, by the ratios"
         return Scale(title, is_absolute=False)
-    if found.measured == "peak memory":
-        is_large = found.baseline_bytes >= 2**30
+    if result.measured == "peak memory":
+        is_large = result.baseline_bytes >= 2**30
         unit, divisor = ("GiB", 2.0**30) if is_large else ("MiB", 2.0**20)
         return Scale("peak memory, rung by rung", unit, divisor)
     return Scale("step time, rung by rung", "ms")
 
 
-def _baseline(found: Optimized) -> float:
-    known = found.baseline_bytes if found.measured == "peak memory" else found.baseline_ms
+def _baseline(result: Optimized) -> float:
+    known = result.baseline_bytes if result.measured == "peak memory" else result.baseline_ms
     return float(known) if is_ratio(known) else 0.0
 
 
-def _own_figure(found: Optimized, rung: Rung) -> float:
-    known = rung.peak_bytes if found.measured == "peak memory" else rung.step_ms
+def _own_figure(result: Optimized, rung: Rung) -> float:
+    known = rung.peak_bytes if result.measured == "peak memory" else rung.step_ms
     return float(known) if is_ratio(known) and known is not None else 0.0
 
 
-def _figure(found: Optimized, value: float) -> str:
-    return units.bytes_(value) if found.measured == "peak memory" else milliseconds(value)
+def _figure(result: Optimized, value: float) -> str:
+    return units.bytes_(value) if result.measured == "peak memory" else milliseconds(value)
 
 
 def _ends(value: float, ratio: Ratio | None) -> tuple[float | None, float | None]:
@@ -170,12 +170,12 @@ def _bar(name: str, ratio: Ratio, tone: Tone) -> IntervalMark:
     )
 
 
-def _foot(found: Optimized) -> tuple[str, ...]:
+def _foot(result: Optimized) -> tuple[str, ...]:
     first = "× with 95 % intervals: how many times better than the rung before."
-    if found.control is not None:
-        first += f" The baseline against itself: {factor(found.control)}."
-    if found.with_batch is None:
+    if result.control is not None:
+        first += f" The baseline against itself: {factor(result.control)}."
+    if result.with_batch is None:
         return (first,)
-    gain = gained("time a sample", found.with_batch.ratio)
-    sure = "" if found.with_batch.is_better else ", not confirmed"
+    gain = gained("time a sample", result.with_batch.ratio)
+    sure = "" if result.with_batch.is_better else ", not confirmed"
     return first, f"With another batch size, which is not the same training: {gain}{sure}."

@@ -451,7 +451,9 @@ def _waits(summary: RunSummary) -> Iterator[Item]:
         for point in points[:MAX_NAMED]
     ]
     if parts:
-        text = f"host for the GPU, traced: {' · '.join(parts)}{_more(len(points))}"
+        text = (
+            f"the host waits for the GPU in traced steps: {' · '.join(parts)}{_more(len(points))}"
+        )
         yield item("waits", text)
 
 
@@ -508,7 +510,7 @@ def _without_found_doubts(trust: Trust, rules: Collection[str]) -> Trust:
 
 
 def _pauses(summary: RunSummary) -> str:
-    """Return what the pauses that the step time leaves out cost, if they cost much."""
+    """Return what the pauses cost that the step time does not include, if they cost much."""
     if summary.step.pause_share <= MIN_PAUSE_SHARE:
         return ""
     text = f"pauses take {_rounded(summary.step.pause_share)} of the time"

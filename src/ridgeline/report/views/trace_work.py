@@ -312,7 +312,7 @@ def ranks(study: TraceStudy) -> SectionOrGap:
         Column("communication", spare=1),
         *numbers("waiting", "moving"),
         Column("hidden", spare=1),
-        *numbers("last to come"),
+        *numbers("last to arrive"),
         Column("others waited", spare=-1),
         Column("clock", spare=2),
         Column("was doing", "name", spare=-1),
