@@ -29,7 +29,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Device, float]:
         device = machine.measure("cuda", on_progress=print)
         took = time.perf_counter() - start
         print(f"took {took:.1f} s", *device.ceilings, sep="\n")
-        print(*machine.measured_under("cuda"), *machine.left_out("cuda"), sep="\n")
+        print(*machine.stored_conditions("cuda"), *machine.missing_dtypes("cuda"), sep="\n")
     return device, took
 
 

@@ -82,9 +82,9 @@ def _machine(
     conditions = []
     for label, found in zip(labels, devices, strict=True):
         is_measured = any(ceiling.source == "measured" for ceiling in found.ceilings)
-        ask = hardware.measured_under if is_measured else hardware.conditions
+        ask = hardware.stored_conditions if is_measured else hardware.conditions
         conditions += [f"{label}: {sentence}" for sentence in ask(label)]
     machine = msgspec.structs.replace(
         machine, devices=devices, conditions=tuple(dict.fromkeys(conditions))
     )
-    return machine, {label: hardware.left_out(label) for label in labels}
+    return machine, {label: hardware.missing_dtypes(label) for label in labels}

@@ -275,10 +275,10 @@ class Host:
 
     def begin_rounds(self) -> None:
         """Start to watch the machine's load and the device's throttling."""
-        from ridgeline.machine.surroundings import Watch
+        from ridgeline.machine.surroundings import DisturbanceWatch
 
         device = torch.device(self.device())
-        self._watch = Watch(device)
+        self._watch = DisturbanceWatch(device)
         self._throttle = Throttle(device) if device.type == "cuda" else None
 
     def end_rounds(self) -> Surroundings:

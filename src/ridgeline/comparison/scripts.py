@@ -157,7 +157,7 @@ def compare_script_files(scripts: Sequence[str], options: Options, say: Say) -> 
 def _compare(scripts: Sequence[str], options: Options, say: Say) -> Comparison:
     import torch
 
-    from ridgeline.machine.surroundings import Watch
+    from ridgeline.machine.surroundings import DisturbanceWatch
 
     with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
         began = perf_counter_ns()
@@ -166,7 +166,7 @@ def _compare(scripts: Sequence[str], options: Options, say: Say) -> Comparison:
         first = _first_runs(contenders, say)
         by, why = _unit(options, first)
         settling = _plan(options, contenders, by)
-        watch = Watch(torch.device("cpu"))
+        watch = DisturbanceWatch(torch.device("cpu"))
         rounds = Rounds(options.seed, perf_counter_ns)
         stopped = rounds.run(
             [partial(contender.ask, "block", by=by) for contender in contenders],

@@ -1,15 +1,16 @@
-"""What the hardware can do: identity, datasheet peaks, measured ceilings, and what disturbs them.
+"""What the hardware can do: identity, datasheet peaks, measured ceilings, and what disturbs
+measurements.
 
-    identify()                    the machine, nothing measured
-    measure("cuda")               ceilings measured now, and kept
-    cached("cuda")                ceilings measured earlier, or None
-    ceilings("cpu", ["float32"])  kept ones, and the missing measured quickly
+    identify()                    the machine, without measuring
+    measure("cuda")               measure ceilings now, and store them
+    cached("cuda")                the device with the stored ceilings, or None
+    ceilings("cpu", ["float32"])  stored ceilings; missing ones are measured quickly
     conditions("cuda")            what would disturb a measurement now
-    measured_under("cuda")        what disturbed the kept one
-    left_out("cpu")               dtypes the device cannot do, with reasons
-    resolve_device("cuda:1")      a torch device that exists, or one sentence
+    stored_conditions("cuda")     what disturbed the stored measurement
+    missing_dtypes("cpu")         dtypes the device cannot compute, with reasons
+    resolve_device("cuda:1")      the torch device, or an error if it does not exist
 
-Nothing here imports torch until one of them is called for.
+Importing this package does not import torch; the first use of one of these names does.
 """
 
 from importlib import import_module
@@ -18,17 +19,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ridgeline.machine.identity import identify, resolve_device
     from ridgeline.machine.surroundings import conditions
-    from ridgeline.machine.survey import cached, ceilings, left_out, measure, measured_under
+    from ridgeline.machine.survey import (
+        cached,
+        ceilings,
+        measure,
+        missing_dtypes,
+        stored_conditions,
+    )
 
 __all__ = [
     "cached",
     "ceilings",
     "conditions",
     "identify",
-    "left_out",
     "measure",
-    "measured_under",
+    "missing_dtypes",
     "resolve_device",
+    "stored_conditions",
 ]
 
 _HOME = {
@@ -36,9 +43,9 @@ _HOME = {
     "ceilings": "survey",
     "conditions": "surroundings",
     "identify": "identity",
-    "left_out": "survey",
+    "missing_dtypes": "survey",
     "measure": "survey",
-    "measured_under": "survey",
+    "stored_conditions": "survey",
     "resolve_device": "identity",
 }
 

@@ -1,8 +1,10 @@
-"""Which files of a cache can be trusted: those that only this user can have written.
+"""The cache folder, and which cached files can be trusted: those that only this user can have
+written.
 
-Code is loaded only from a place where no other user could have put it (`exposed_to_others`).
-Answers beside a trace may have come with it, in an archive or a repository, and then belong to
-whoever unpacked it. So answers carry a seal that only this user's key can make (`seal`).
+Compiled code is loaded only if no other user could have changed it (`exposed_to_others`). A cached
+analysis beside a trace may have come with the trace, in an archive or a repository, and then
+belongs to the user who unpacked it. So a cached analysis carries a seal that only this user's key
+can make (`seal`).
 """
 
 import functools
@@ -13,15 +15,15 @@ import stat
 from pathlib import Path
 
 NOWHERE = Path(os.devnull) / "ridgeline"
-"""A place that nothing can be read from or written to: each attempt is an ordinary OSError."""
+"""A path that cannot be read or written: each attempt raises an ordinary OSError."""
 
 
 def folder() -> Path:
-    """Return the cache folder; NOWHERE for a user who has no home (`docker run --user 12345`)."""
-    if own := os.environ.get("RIDGELINE_CACHE"):
-        return Path(own)
-    if shared := os.environ.get("XDG_CACHE_HOME"):
-        return Path(shared) / "ridgeline"
+    """Return the cache folder; `NOWHERE` for a user who has no home (`docker run --user 12345`)."""
+    if chosen := os.environ.get("RIDGELINE_CACHE"):
+        return Path(chosen)
+    if cache_home := os.environ.get("XDG_CACHE_HOME"):
+        return Path(cache_home) / "ridgeline"
     try:
         return Path("~/.cache/ridgeline").expanduser()
     except RuntimeError:
@@ -40,16 +42,16 @@ def exposed_to_others(path: Path) -> str:
     absolute = path.absolute()
     real = path.resolve(strict=True)
     for place in dict.fromkeys((absolute, *absolute.parents, real, *real.parents)):
-        found = place.lstat()
-        if found.st_uid not in (0, os.geteuid()):
+        status = place.lstat()
+        if status.st_uid not in (0, os.geteuid()):
             return f"{place} belongs to another user"
-        if stat.S_ISLNK(found.st_mode) or (
-            stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+        if stat.S_ISLNK(status.st_mode) or (
+            stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
         ):
             continue
-        by_group = found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid)
-        if by_group or found.st_mode & stat.S_IWOTH:
-            return f"other users can write to {place} (mode {stat.S_IMODE(found.st_mode):04o})"
+        by_group = status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid)
+        if by_group or status.st_mode & stat.S_IWOTH:
+            return f"other users can write to {place} (mode {stat.S_IMODE(status.st_mode):04o})"
     return ""
 
 

@@ -1,7 +1,7 @@
-"""Measured ceilings, kept between runs: one JSON file a device, driver and torch version.
+"""Measured ceilings, stored between runs in one JSON file per device, driver and torch version.
 
-What cannot be read is treated as not there, and what cannot be written is kept for this process
-only: a damaged file or a read-only home costs a measurement and is no error.
+A file that cannot be read counts as missing. If a file cannot be written, its content is kept for
+this process only. So a damaged file or a read-only home costs a measurement, and is no error.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from ridgeline.records.machine import Ceiling, Quantity
 
 
 class Key(Struct, frozen=True, kw_only=True):
-    """What must be equal for a measurement to still hold."""
+    """The facts that must be the same for a stored measurement to be valid."""
 
     kind: str
     name: str
@@ -30,24 +30,28 @@ class Key(Struct, frozen=True, kw_only=True):
     torch: str
     architecture: str = ""
     uuid: str = ""
-    """Of a GPU: two cards of one model differ in cooling and silicon."""
+    """GPUs only: two cards of one model differ in cooling and silicon."""
     cores: int = 0
     threads: int = 0
-    """Of a CPU: a product on 2 threads says nothing about one on 64."""
+    """CPUs only: a product on 2 threads says nothing about one on 64."""
 
 
 class Refusal(Struct, frozen=True):
+    """A dtype that a device cannot compute, and why."""
+
     dtype: str
     reason: str
 
 
 class Entry(Struct, frozen=True, kw_only=True):
+    """What is stored for one device."""
+
     key: Key
     ceilings: tuple[Ceiling, ...] = ()
     refusals: tuple[Refusal, ...] = ()
-    """dtypes that were tried and cannot be done here."""
+    """The dtypes that were tried and that the device cannot compute."""
     conditions: tuple[str, ...] = ()
-    """What stood in the way when the newest of these was measured."""
+    """What disturbed the newest measurement."""
     disturbed: tuple[tuple[Quantity, str], ...] = ()
     """The ceilings (quantity, dtype) measured while others used the device: they may be low."""
     exceeded: tuple[tuple[Quantity, str], ...] = ()
@@ -71,9 +75,9 @@ class Entry(Struct, frozen=True, kw_only=True):
         )
 
     def merged(self, newer: "Entry") -> "Entry":
-        """`newer` over this one: what it measured replaces, what it did not measure stays.
+        """Return this entry updated by `newer`. Ceilings that were not measured again stay.
 
-        A ceiling is an upper bound, so a disturbed measurement replaces only a lower one.
+        A ceiling is an upper bound, so a disturbed measurement replaces only a lower ceiling.
         """
         refused = {r.dtype for r in newer.refusals}
         held = {(c.quantity, c.dtype): c for c in self.ceilings if c.dtype not in refused}
@@ -82,55 +86,56 @@ class Entry(Struct, frozen=True, kw_only=True):
         for ceiling in newer.ceilings:
             place = (ceiling.quantity, ceiling.dtype)
             old = held.get(place)
-            if place in newer.disturbed and old is not None and _beats(old, ceiling):
+            if place in newer.disturbed and old is not None and _is_better(old, ceiling):
                 continue
             held[place] = ceiling
             disturbed.discard(place)
             exceeded.discard(place)
             if place in newer.disturbed:
                 disturbed.add(place)
-        settled = {c.dtype for c in newer.ceilings} | refused
+        tried = {c.dtype for c in newer.ceilings} | refused
         return Entry(
             key=newer.key,
             ceilings=tuple(held.values()),
-            refusals=tuple(r for r in self.refusals if r.dtype not in settled) + newer.refusals,
+            refusals=tuple(r for r in self.refusals if r.dtype not in tried) + newer.refusals,
             conditions=newer.conditions,
             disturbed=tuple(sorted(disturbed)),
             exceeded=tuple(sorted(exceeded)),
         )
 
 
-def _beats(one: Ceiling, other: Ceiling) -> bool:
-    return one.value < other.value if one.unit == "s" else one.value > other.value
+def _is_better(first: Ceiling, second: Ceiling) -> bool:
+    return first.value < second.value if first.unit == "s" else first.value > second.value
 
 
-# Serves where the disk cannot: a process with a read-only home measures once, not at each call.
+# Used if nothing can be written: a process with a read-only home measures once, not at each call.
 _in_process: dict[Key, Entry] = {}
 
 
 def load(key: Key) -> Entry | None:
+    """Return what is stored for a device; None if there is nothing."""
     try:
         entry = msgspec.json.decode(_path(key).read_bytes(), type=Entry)
-    except (OSError, ValueError):  # absent, damaged (msgspec's too)
+    except (OSError, ValueError):  # missing or damaged; msgspec's errors are ValueErrors
         return _in_process.get(key)
-    # The file's name is a hash of the key; the key inside is the proof.
+    # The file's name holds only a short hash of the key, so the key inside is compared.
     return entry if entry.key == key and entry.schema == 1 else _in_process.get(key)
 
 
 def store(entry: Entry) -> Entry:
-    """Merges `entry` into what is kept, and gives back the whole."""
-    kept = load(entry.key)
-    return _keep(kept.merged(entry) if kept is not None else entry)
+    """Merge `entry` into the stored one, and return the result."""
+    stored = load(entry.key)
+    return _write_entry(stored.merged(entry) if stored is not None else entry)
 
 
 def mark_exceeded(key: Key, quantity: Quantity, dtype: str) -> None:
     """Remember that a program was faster than a stored ceiling, until that is measured again."""
     entry = load(key)
     if entry is not None and (quantity, dtype) not in entry.exceeded:
-        _keep(msgspec.structs.replace(entry, exceeded=(*entry.exceeded, (quantity, dtype))))
+        _write_entry(msgspec.structs.replace(entry, exceeded=(*entry.exceeded, (quantity, dtype))))
 
 
-def _keep(entry: Entry) -> Entry:
+def _write_entry(entry: Entry) -> Entry:
     _in_process[entry.key] = entry
     with contextlib.suppress(OSError):
         _write(_path(entry.key), msgspec.json.format(msgspec.json.encode(entry)))

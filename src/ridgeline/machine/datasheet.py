@@ -1,10 +1,10 @@
-"""What vendors promise: peak rates and bandwidth, one row a product, all DENSE (no sparsity).
+"""The datasheets of GPUs: peak rates and bandwidth, one row per product, all DENSE (no sparsity).
 
-The figures are for matrix products, so where tensor or matrix cores serve a dtype theirs is the
-number listed (float64 on an H200: 67 TFLOP/s; its plain FP64 units give 34). float16, bfloat16
-and float8 are with float32 accumulation, which is what torch asks for: on GeForce cards that is
-half of the float16-accumulate figure that the box advertises. Knows nothing about the machine it
-runs on: a name goes in, a row or None comes out.
+The figures are for matrix products: if tensor or matrix cores compute a dtype, their rate is listed
+(float64 on an H200: 67 TFLOP/s; its plain FP64 units give 34). float16, bfloat16 and float8 are
+with float32 accumulation, which torch uses; on GeForce cards that is half of the advertised figure
+with float16 accumulation. The module also knows which dtypes a device computes natively
+(`Support`). It does not look at the machine: names and flags are passed in.
 """
 
 import re
@@ -22,14 +22,15 @@ DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8")
 
 
 class Datasheet(Struct, frozen=True):
-    """Peaks of one product: TFLOP/s (TOP/s for int8) and GB/s; None where it has no such units."""
+    """Peaks of one product: TFLOP/s (TOP/s for int8) and GB/s; None if it cannot compute a dtype."""
 
     product: str
     pattern: str
-    """Must match the whole device name, vendor and brand removed: a laptop part, a MIG slice or a
-    cut-down sibling has a longer name and must not inherit these numbers."""
+    """A regular expression for the whole device name without vendor and brand. A laptop part, a MIG
+    slice or a smaller sibling has a longer name and must not get these numbers."""
     cores: int
-    """Multiprocessors torch reports for the whole product; fewer means a slice of it."""
+    """The multiprocessors that torch reports for the whole product. A device with fewer is a slice
+    of it."""
     float64: float | None
     float32: float | None
     tf32: float | None
@@ -41,6 +42,7 @@ class Datasheet(Struct, frozen=True):
     note: str = ""
 
     def ceilings(self) -> tuple[Ceiling, ...]:
+        """Return the peaks of this product as ceilings."""
         note = f"{self.product}, dense" + (f"; {self.note}" if self.note else "")
         peaks = [(dtype, getattr(self, dtype)) for dtype in DTYPES]
         products = tuple(
@@ -70,7 +72,8 @@ _MATRIX = "float64 and float32 on matrix cores"
 # architecture papers. V100 has no int8 tensor cores, T4 and V100 no bfloat16.
 # fmt: off
 TABLE: tuple[Datasheet, ...] = (
-    #         product          whole name                        SMs   fp64  fp32   tf32    bf16    fp16    fp8     int8    GB/s
+    #         product          whole name                        SMs   fp64  fp32   tf32    bf16
+    # fp16    fp8     int8    GB/s
     Datasheet("V100 SXM2",     r"V100-SXM2-(16|32)GB(-LS)?",     80,   7.8,  15.7,  None,   None,   125.0,  None,   None,   900.0),
     Datasheet("V100 PCIe",     r"V100-PCIE-(16|32)GB",           80,   7.0,  14.0,  None,   None,   112.0,  None,   None,   900.0),
     Datasheet("V100S PCIe",    r"V100S-PCIE-32GB",               80,   8.2,  16.4,  None,   None,   130.0,  None,   None,   1134.0),
@@ -102,10 +105,10 @@ _BRAND = re.compile(r"^(NVIDIA\s+|AMD\s+)?(Tesla\s+|GeForce\s+|Instinct\s+)?", r
 
 
 def match(name: str, cores: int = 0) -> Datasheet | None:
-    """The row for a device name as torch or NVML reports it, or None.
+    """Return the datasheet for a device name as torch or NVML reports it; None if there is none.
 
-    `cores` (multiprocessors) tells a whole device from a MIG or CPX slice that keeps its name,
-    and an MI250 from the MI250X where the driver calls both "MI250X / MI250".
+    `cores` (multiprocessors) distinguishes a whole device from a MIG or CPX slice with the same
+    name, and an MI250 from an MI250X, which a driver may both call "MI250X / MI250".
     """
     bare = _BRAND.sub("", name.strip())
     for row in TABLE:
@@ -115,15 +118,17 @@ def match(name: str, cores: int = 0) -> Datasheet | None:
 
 
 class Support(Struct, frozen=True):
+    """Whether a device can compute a dtype."""
+
     possible: bool
     native: bool = True
     why: str = ""
-    """Why not possible, or why not native."""
+    """Why it is not possible, or not native."""
 
 
 _NATIVE = Support(True)
 
-# Any one of these flags (Linux's spelling, x86 and ARM) means hardware arithmetic.
+# A CPU with any of these flags (Linux's spelling, x86 and ARM) computes the dtype in hardware.
 _FLAGS: dict[str, tuple[frozenset[str], str]] = {
     "bfloat16": (frozenset({"avx512_bf16", "amx_bf16", "bf16", "svebf16"}), "bf16"),
     "float16": (frozenset({"avx512_fp16", "amx_fp16", "asimdhp", "fphp"}), "fp16"),
@@ -168,7 +173,8 @@ def on_amd(dtype: str, architecture: str) -> Support:
 
 
 def with_ratios(ceilings: Sequence[Ceiling], supports: dict[str, Support]) -> tuple[Ceiling, ...]:
-    """The same ceilings, each emulated or unproven one with its measured ratio to float32."""
+    """Return the ceilings. Those of dtypes that are emulated, or not known to be native, get a note
+    with their ratio to float32."""
     float32 = next(
         (c.value for c in ceilings if c.dtype == "float32" and c.source == "measured"), None
     )

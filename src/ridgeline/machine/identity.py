@@ -1,4 +1,4 @@
-"""Who the devices are: everything that can be said without measuring."""
+"""The identity of this machine's devices: everything that is known without measuring."""
 
 import platform
 import re
@@ -16,7 +16,7 @@ from ridgeline.records.machine import Device, Machine
 
 
 def identify() -> Machine:
-    """This machine's CPU and GPUs, with datasheet ceilings for the GPUs that are known."""
+    """Return this machine's CPU and GPUs, with datasheet ceilings for known GPUs."""
     devices = [describe(torch.device("cpu"))]
     if torch.cuda.is_available():
         devices += [describe(torch.device("cuda", i)) for i in range(torch.cuda.device_count())]
@@ -33,7 +33,7 @@ def describe(device: torch.device) -> Device:
 
 
 def support(device: torch.device, dtype: str) -> Support:
-    """Whether the device computes `dtype` natively, emulates it, or cannot."""
+    """Return whether the device computes `dtype` natively, emulates it, or cannot compute it."""
     if device.type == "cpu":
         return datasheet.on_cpu(dtype, processor.flags())
     if torch.version.hip is not None:
@@ -42,7 +42,7 @@ def support(device: torch.device, dtype: str) -> Support:
 
 
 def address(device: torch.device) -> nvml.Address:
-    """How NVML can find a torch device."""
+    """Return what NVML needs to find a torch device."""
     properties: Any = torch.cuda.get_device_properties(device)
     pci = ""
     if hasattr(properties, "pci_bus_id"):  # torch 2.7 and later
@@ -86,12 +86,12 @@ def _gpu(device: torch.device) -> Device:
 
 def _architecture(properties: Any) -> str:
     if torch.version.hip is not None:
-        # "gfx942:sramecc+:xnack-": what follows the colon is configuration.
+        # In "gfx942:sramecc+:xnack-" the configuration follows the first colon.
         return str(properties.gcnArchName).split(":")[0]
     return f"sm_{properties.major}{properties.minor}"
 
 
-# Starting NVML takes tens of milliseconds, and a driver does not change under a process.
+# Cached: starting NVML takes tens of milliseconds, and the driver of a process does not change.
 @lru_cache
 def _driver() -> str:
     if torch.version.hip is not None:
@@ -110,10 +110,10 @@ def _driver() -> str:
 
 
 def resolve_device(name: str | None) -> torch.device:
-    """`cpu`, `cuda` or `cuda:1` as a device of this machine; None picks a GPU where there is one.
+    """Return the torch device for `cpu`, `cuda` or `cuda:1`. None chooses a GPU if there is one.
 
-    Raises UsageError for a name or an index that cannot be, RidgelineError (exit 4) where CUDA
-    was asked for and there is none.
+    Raise UsageError for a name or an index that does not exist, and RidgelineError (exit code 4) if
+    the name asks for CUDA and there is none.
     """
     if name is None:
         return torch.device("cuda", _current()) if _cuda_problem() is None else torch.device("cpu")
@@ -132,25 +132,25 @@ def resolve_device(name: str | None) -> torch.device:
         )
     count = torch.cuda.device_count()
     if index is not None and int(index) >= count:
-        there = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
-        raise UsageError(f"there is no device '{name}' here", hint=f"this machine has {there}")
+        devices = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+        raise UsageError(f"there is no device '{name}' here", hint=f"this machine has {devices}")
     return torch.device("cuda", _current() if index is None else int(index))
 
 
 def _current() -> int:
-    # Asking before anything else has started CUDA would start it, only to hear 0.
-    started: bool = torch.cuda.is_initialized()
-    return torch.cuda.current_device() if started else 0
+    # current_device() would start CUDA, and the answer would be 0.
+    is_started: bool = torch.cuda.is_initialized()
+    return torch.cuda.current_device() if is_started else 0
 
 
 def _cuda_problem() -> str | None:
-    """Why there is no CUDA device to use; None if there is one."""
-    with warnings.catch_warnings(record=True) as said:
+    """Return why there is no usable CUDA device; None if there is one."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if torch.cuda.is_available() and torch.cuda.device_count() > 0:
             return None
     if torch.version.cuda is None and torch.version.hip is None:
         return f"this torch ({torch.__version__}) was built without CUDA"
-    # torch tells of a driver that is too old, or a broken one, only by a warning.
-    reason = str(said[0].message).split(" (Triggered")[0].split(". ")[0] if said else ""
+    # torch reports a driver that is too old or broken only by a warning.
+    reason = str(caught[0].message).split(" (Triggered")[0].split(". ")[0] if caught else ""
     return "torch finds no usable CUDA device" + (f": {reason}" if reason else "")

@@ -1,9 +1,10 @@
-"""How fast one call can go: the best of several timed blocks, after a warm-up.
+"""Microbenchmarks of a device: matrix products, memory bandwidth and launch cost.
 
-The best and not the median, because a ceiling is an upper bound: what slows a block down (another
-process, a clock not yet raised, a page fault) is not part of what the device can do. A block is
-long enough (50 ms and more) that the best is a sustained rate and not a lucky burst; where a power
-cap makes "sustained" a matter of how long, it is shorter and follows a rest (see matmul).
+Each figure is the best of several timed blocks after a warm-up. It is not the median, because a
+ceiling is an upper bound: what slows a block down (another process, a low clock, a page fault) is
+no property of the device. Blocks last at least 50 ms, so that the best is a sustained rate. Matrix
+products on a GPU are the exception: a power cap lowers the clocks within tens of milliseconds, so
+their blocks are shorter and follow a rest.
 """
 
 import itertools
@@ -18,15 +19,16 @@ from msgspec import Struct
 
 Call: TypeAlias = Callable[[], object]
 Timer: TypeAlias = Callable[[Call, int], float]
-"""Seconds that `repeats` calls take on the device, issue and completion included."""
+"""A function of a call and a number of repeats. It returns the seconds that they take on the
+device, from the first issue to the last completion."""
 
 BLOCK_S = 0.05
 _MAX_REPEATS = 100_000
 
 
 def timer_for(device: torch.device, while_busy: Callable[[], None] | None = None) -> Timer:
-    """A timer for a device; `while_busy` is called while the GPU works through a block, which is
-    when throttling can be seen, and costs the block nothing."""
+    """Return a timer for a device. `while_busy` is called while the GPU works through a block: that
+    is when throttling can be seen, and it costs the block no time."""
     if device.type == "cpu":
         return _cpu_block
 
@@ -48,7 +50,8 @@ def timer_for(device: torch.device, while_busy: Callable[[], None] | None = None
 
 
 def wall_timer_for(device: torch.device) -> Timer:
-    """Host seconds from the first issue to the last completion: what launching costs."""
+    """Return a timer by host time, from the first issue to the last completion. It measures the
+    cost of launching."""
 
     def block(call: Call, repeats: int) -> float:
         _settle(device)
@@ -72,10 +75,11 @@ def best_seconds(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
-    """Seconds a call takes in the best of `blocks` blocks or as many as `budget_s` has room for;
-    where it has room for none, the second call. `rest_s` is idle time before each block.
+    """Return the seconds that a call takes in the best of `blocks` blocks, or of as many as fit
+    `budget_s`. If not even one fits, return the time of the second call. `rest_s` is the idle time
+    before each block.
 
-    The first call is never counted: it loads kernels, picks algorithms and touches pages.
+    The first call never counts: it loads kernels, chooses algorithms and touches pages.
     """
     deadline = clock() + budget_s
     timer(call, 1)
@@ -84,8 +88,8 @@ def best_seconds(
         return estimate
     repeats = min(max(1, math.ceil(block_s / estimate)), _MAX_REPEATS)
     if repeats > 1:
-        # An idle GPU needs tens of milliseconds to raise its clocks; this block pays for that,
-        # and its estimate replaces the one from a single, cold call.
+        # An idle GPU needs tens of milliseconds to raise its clocks. It does so during this block,
+        # whose estimate replaces that of a single, cold call.
         estimate = max(timer(call, repeats) / repeats, 1e-9)
         repeats = min(max(1, math.ceil(block_s / estimate)), _MAX_REPEATS)
     best = math.inf
@@ -94,7 +98,9 @@ def best_seconds(
             break
         if rest_s:
             sleep(rest_s)
-            timer(call, math.ceil(repeats / 4))  # clocks sink while idle; this raises them again
+            timer(
+                call, math.ceil(repeats / 4)
+            )  # raises the clocks, which sink while the GPU is idle
         best = min(best, timer(call, repeats) / repeats)
     return best
 
@@ -113,7 +119,7 @@ def _settle(device: torch.device) -> None:
 
 @contextmanager
 def float32_products(*, tf32: bool) -> Iterator[None]:
-    """Matrix products of float32 run in TF32 on CUDA, or in full float32 everywhere."""
+    """Make float32 matrix products run in TF32 on CUDA (`tf32`), or in full float32 everywhere."""
     cublas: Any = torch.backends.cuda.matmul
     if not _has_precision(cublas):
         was = cublas.allow_tf32
@@ -123,19 +129,19 @@ def float32_products(*, tf32: bool) -> Iterator[None]:
         finally:
             cublas.allow_tf32 = was
         return
-    # From torch 2.9 on, reading the old flag raises in a program that set the new one, so only
-    # the new one is touched. oneDNN has it too: there "medium" turns float32 into bfloat16.
+    # From torch 2.9 on, reading the old flag raises an error in a program that has set the new one,
+    # so only the new one is used. oneDNN has it too: there, "medium" turns float32 into bfloat16.
     switches = [(cublas, "tf32" if tf32 else "ieee")]
     mkldnn: Any = getattr(torch.backends.mkldnn, "matmul", None)
     if mkldnn is not None:
         switches.append((mkldnn, "ieee"))
-    kept = [(switch, _setting(switch)) for switch, _ in switches]
+    saved = [(switch, _setting(switch)) for switch, _ in switches]
     try:
         for switch, wanted in switches:
             switch.fp32_precision = wanted
         yield
     finally:
-        for switch, setting in kept:
+        for switch, setting in saved:
             switch.fp32_precision = setting
 
 
@@ -147,37 +153,39 @@ def _has_precision(switch: Any) -> bool:
 
 
 def _setting(switch: Any) -> str:
-    """What to write back: "none" where the value is merely inherited from torch.backends, so
-    that a later change there still reaches it."""
+    """Return the value to write back later. It is "none" if the value is inherited from
+    torch.backends, so that a later change there still has effect."""
     value = str(switch.fp32_precision)
     return "none" if value == str(torch.backends.fp32_precision) else value  # type: ignore[attr-defined, unused-ignore]
 
 
-# On an H200 bfloat16 peaks at 8192, but what is best differs by dtype and by device.
+# On an H200, bfloat16 is fastest at 8192; the best size differs by dtype and by device.
 _GPU_MATRIX_SIZES = (2048, 4096, 8192, 12288, 16384)
 _CPU_MATRIX_SIZES = (256, 512, 1024, 2048, 4096)
-_MAX_SETS = 16
+_MAX_OPERAND_SETS = 16
 
 _ITEM_BYTES = {"float64": 8, "float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
 
 # A GPU at its power cap lowers its clocks within tens of milliseconds: an H200 gave 702 TFLOP/s in
-# bfloat16 back to back at 700 W, and 784 by hand in runs of 14 ms. The ceiling is the short run
-# after a rest; what is kept up is noted beside it.
+# bfloat16 back to back at 700 W, and 784 in runs of 14 ms. The ceiling is the rate of a short run
+# after a rest; the sustained rate is noted beside it.
 _BURST_S, _REST_S = 0.015, 0.2
-_KEPT_UP_S = 0.15
-_FINALISTS = 2
+_SUSTAINED_S = 0.15
+_FINALIST_SIZES = 2
 
 
-class Fastest(Struct, frozen=True):
+class BestProduct(Struct, frozen=True):
+    """The fastest square matrix product of a dtype."""
+
     size: int
     flop_per_s: float
-    kept_up_flop_per_s: float | None = None
-    """Back to back for longer, where that was measured."""
+    sustained_flop_per_s: float | None = None
+    """The rate back to back for longer; None if it was not measured."""
 
     @property
     def seconds(self) -> float:
-        """One product."""
+        """The time of one product."""
         return 2.0 * self.size**3 / self.flop_per_s
 
 
@@ -193,14 +201,15 @@ def fastest(
     timer: Timer,
     limits: Limits,
     on_progress: Callable[[str], None],
-) -> Fastest:
-    """Tries growing sizes while they fit the time and the memory, then runs the best one longer.
+) -> BestProduct:
+    """Return the fastest matrix product of a dtype. Growing sizes are tried while they fit the time
+    and the memory; then the best one runs longer.
 
-    Raises RuntimeError (torch's own) where the device cannot do the dtype at all.
+    torch raises RuntimeError if the device cannot compute the dtype at all.
     """
     deadline = time.perf_counter() + limits.budget_s
-    best: Fastest | None = None
-    tried: list[Fastest] = []
+    best: BestProduct | None = None
+    tried: list[BestProduct] = []
     with _precision(dtype), torch.no_grad():
         for size in _GPU_MATRIX_SIZES if device.type == "cuda" else _CPU_MATRIX_SIZES:
             if best is not None and not _worth_trying(size, dtype, best, deadline, limits):
@@ -212,7 +221,7 @@ def fastest(
                     raise
                 break
             on_progress(f"{dtype} product, {size} × {size}: {rate / 1e9:,.1f} GFLOP/s")
-            tried.append(Fastest(size, rate))
+            tried.append(BestProduct(size, rate))
             best = max(tried, key=lambda t: t.flop_per_s)
         assert best is not None
         left = deadline - time.perf_counter()
@@ -221,22 +230,22 @@ def fastest(
         if device.type == "cuda":
             return _rested(device, dtype, tried, timer, limits, left)
         again = _rate(device, dtype, best.size, timer, limits, blocks=10, budget_s=left)
-    return Fastest(best.size, max(best.flop_per_s, again))
+    return BestProduct(best.size, max(best.flop_per_s, again))
 
 
 def _rested(
     device: torch.device,
     dtype: str,
-    tried: list[Fastest],
+    tried: list[BestProduct],
     timer: Timer,
     limits: Limits,
     budget_s: float,
-) -> Fastest:
-    """The sizes that came first, each from rest; then the winner back to back."""
-    finalists = sorted(tried, key=lambda t: -t.flop_per_s)[:_FINALISTS]
+) -> BestProduct:
+    """Measure the fastest sizes again, each after a rest, and then the best one back to back."""
+    finalists = sorted(tried, key=lambda t: -t.flop_per_s)[:_FINALIST_SIZES]
     share = budget_s / (len(finalists) + 1)
     again = [
-        Fastest(
+        BestProduct(
             f.size,
             max(f.flop_per_s, _rate(
                 device, dtype, f.size, timer, limits, blocks=8, budget_s=share, rest_s=_REST_S
@@ -245,16 +254,18 @@ def _rested(
         for f in finalists
     ]  # fmt: skip
     best = max(again, key=lambda t: t.flop_per_s)
-    kept_up = _rate(
-        device, dtype, best.size, timer, limits, blocks=1, budget_s=share, block_s=_KEPT_UP_S
+    sustained = _rate(
+        device, dtype, best.size, timer, limits, blocks=1, budget_s=share, block_s=_SUSTAINED_S
     )
-    return Fastest(best.size, best.flop_per_s, kept_up)
+    return BestProduct(best.size, best.flop_per_s, sustained)
 
 
-def _worth_trying(size: int, dtype: str, best: Fastest, deadline: float, limits: Limits) -> bool:
+def _worth_trying(
+    size: int, dtype: str, best: BestProduct, deadline: float, limits: Limits
+) -> bool:
     if _operand_bytes(dtype, size) > limits.memory_bytes:
         return False
-    # Two calls to warm up and two to time, and as much again for the best size at the end.
+    # Two calls warm up and two are timed; the best size at the end takes about as much again.
     seconds = 2.0 * size**3 / best.flop_per_s
     return time.perf_counter() + 6 * seconds < deadline
 
@@ -284,16 +295,16 @@ def _rate(
 
 
 def _product(device: torch.device, dtype: str, size: int, limits: Limits) -> Call:
-    """A call that multiplies the next of several operand sets.
+    """Return a call that multiplies the next of several sets of operands.
 
-    On a GPU the sets together are twice the L2, so that operands come from memory as they would
-    in a program; a CPU's ceiling is its arithmetic, and one set is kept.
+    On a GPU, all sets together are twice as large as the L2 cache, so that operands come from
+    memory as in a program. On a CPU one set is used, because its ceiling is that of the arithmetic.
     """
     sets = 1
     if device.type == "cuda":
         wanted = math.ceil(2 * limits.cache_bytes / _operand_bytes(dtype, size))
         room = limits.memory_bytes // _operand_bytes(dtype, size)
-        sets = max(1, min(wanted, room, _MAX_SETS))
+        sets = max(1, min(wanted, room, _MAX_OPERAND_SETS))
     generator = torch.Generator(device=device).manual_seed(0)
     ring = itertools.cycle([_operation(device, dtype, size, generator) for _ in range(sets)])
     return lambda: next(ring)()
@@ -311,7 +322,8 @@ def _operation(device: torch.device, dtype: str, size: int, generator: torch.Gen
                 -128, 128, (size, size), generator=generator, device=device, dtype=torch.int8
             )
 
-        # Column-major, which is the only layout the integer tensor cores take as it is.
+        # The second operand is column-major, the only layout that integer tensor cores read
+        # directly.
         a, b = integers(), integers().t()
         return lambda: torch._int_mm(a, b)
     if dtype == "float8":
@@ -323,11 +335,10 @@ def _operation(device: torch.device, dtype: str, size: int, generator: torch.Gen
 
 
 def _float8(a: torch.Tensor, b: torch.Tensor) -> Call:
-    one = torch.ones((), device=a.device, dtype=torch.float32)
-    # Fast accumulation is what the datasheet's figure means, and what float8 training uses for
-    # its forward pass.
+    scale = torch.ones((), device=a.device, dtype=torch.float32)
+    # The figure of the datasheet is for fast accumulation, which float8 training uses in forward.
     return lambda: torch._scaled_mm(
-        a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
+        a, b, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, use_fast_accum=True
     )
 
 
@@ -352,34 +363,34 @@ def _precision(dtype: str) -> AbstractContextManager[None]:
 
 
 _MIB = 1 << 20
-# Larger copies amortise their start on fast memory; the largest that fits the memory is not
-# always the fastest (TLB reach), so several are tried.
+# On fast memory, larger copies amortise their start. The largest copy that fits is not always the
+# fastest, because of the reach of the TLB, so several sizes are tried.
 _GPU_BUFFER_BYTES = (256 * _MIB, 1024 * _MIB, 4096 * _MIB)
 
 
 def copy_rate(device: torch.device, timer: Timer, sizes: tuple[int, ...], budget_s: float) -> float:
-    """Bytes read and written per second by the fastest copy."""
+    """Return the bytes read and written per second by the fastest copy."""
     return _fastest_rate(device, timer, sizes, budget_s, moved=2, calls=_copies)
 
 
 def triad_rate(
     device: torch.device, timer: Timer, sizes: tuple[int, ...], budget_s: float
 ) -> float:
-    """Bytes read and written per second by the fastest a = b + s·c."""
+    """Return the bytes read and written per second by the fastest a = b + s·c."""
     return _fastest_rate(device, timer, sizes, budget_s, moved=3, calls=_triads)
 
 
 def buffer_sizes(kind: str, cache_bytes: int, memory_bytes: int) -> tuple[int, ...]:
-    """Sizes of one buffer, of which three must fit in `memory_bytes`; together they should be
-    several times the cache, or it is the cache that is measured."""
-    most = memory_bytes // 3 // _MIB * _MIB
+    """Return the sizes of buffer to try. Three buffers must fit in `memory_bytes`. Together they
+    should be several times as large as the cache, or the speed of the cache would be measured."""
+    max_bytes = memory_bytes // 3 // _MIB * _MIB
     wanted: tuple[int, ...]
     if kind == "cpu":
         wanted = (min(max(2 * cache_bytes, 64 * _MIB), 1024 * _MIB),)
     else:
         wanted = tuple(size for size in _GPU_BUFFER_BYTES if size >= 2 * cache_bytes)
-    fitting = tuple(size for size in wanted if size <= most)
-    return fitting or (max(most, _MIB),)
+    fitting = tuple(size for size in wanted if size <= max_bytes)
+    return fitting or (max(max_bytes, _MIB),)
 
 
 def _fastest_rate(
@@ -408,8 +419,8 @@ def _copies(device: torch.device, source: torch.Tensor) -> list[Call]:
     copy: Call = lambda: target.copy_(source)  # noqa: E731
     if device.type == "cpu":
         return [copy]
-    # copy_ is the driver's own memcpy; on some devices an elementwise kernel, which moves the same
-    # bytes, is faster. Either is something a program can reach.
+    # copy_ is the memcpy of the driver. On some devices an elementwise kernel, which moves as many
+    # bytes, is faster. A program can use either.
     return [copy, lambda: torch.neg(source, out=target)]
 
 
@@ -419,7 +430,8 @@ def _triads(device: torch.device, source: torch.Tensor) -> list[Call]:
 
 
 def launch_seconds(device: torch.device, budget_s: float) -> float:
-    one = torch.rand(1, generator=torch.Generator(device=device).manual_seed(0), device=device)
+    """Return the host seconds that launching one small operation costs."""
+    value = torch.rand(1, generator=torch.Generator(device=device).manual_seed(0), device=device)
     with torch.no_grad():
-        # In place and without arguments: nothing to allocate, nothing to parse.
-        return best_seconds(one.neg_, wall_timer_for(device), budget_s=budget_s, blocks=8)
+        # An operation in place without arguments allocates nothing and parses nothing.
+        return best_seconds(value.neg_, wall_timer_for(device), budget_s=budget_s, blocks=8)

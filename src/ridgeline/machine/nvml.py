@@ -1,8 +1,9 @@
-"""NVIDIA's management library, where there is one: driver, throttling, other processes.
+"""Readings from NVIDIA's management library (NVML): driver, throttling, other processes.
 
-Every reading may be missing: no NVML, a container without it, a MIG slice, an AMD card. Then the
-answer is None or empty and never an exception. A torch device is found by UUID or PCI address,
-never by index: CUDA_VISIBLE_DEVICES renumbers torch's devices and not NVML's.
+Every reading may be missing: there is no NVML, a container hides it, the device is a MIG slice or
+an AMD card. Then the result is None or empty, and nothing is raised. A torch device is looked up by
+UUID or PCI address and never by index, because CUDA_VISIBLE_DEVICES renumbers torch's devices but
+not NVML's.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-# Bits of the clocks event (formerly throttle) reasons.
+# Bits of NVML's clocks event reasons, formerly called throttle reasons.
 CLOCK_SETTING = 0x02
 SW_POWER_CAP = 0x04
 HW_SLOWDOWN = 0x08
@@ -20,7 +21,7 @@ SW_THERMAL = 0x20
 HW_THERMAL = 0x40
 HW_POWER_BRAKE = 0x80
 
-_WORDS = (
+_REASON_WORDS = (
     (SW_POWER_CAP, "power cap"),
     (SW_THERMAL | HW_THERMAL, "thermal"),
     (HW_POWER_BRAKE, "power brake"),
@@ -30,7 +31,8 @@ _WORDS = (
 
 
 class Address(Struct, frozen=True):
-    """Where a torch device is: UUID without its GPU- prefix, PCI address; "" where unknown."""
+    """How to find a torch device in NVML: its UUID without the prefix GPU-, its PCI address, its
+    name. Unknown parts are ""."""
 
     uuid: str = ""
     pci: str = ""
@@ -38,9 +40,10 @@ class Address(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """One look at a device under load."""
+    """The clocks, power and temperature of a device under load."""
 
     reasons: int
+    """Bits that say why the clocks are not at their highest."""
     sm_mhz: int = 0
     sm_max_mhz: int = 0
     power_w: float = 0.0
@@ -49,7 +52,7 @@ class Reading(Struct, frozen=True, kw_only=True):
 
 
 class Tenants(Struct, frozen=True, kw_only=True):
-    """Who else is on the device."""
+    """The processes on a device, with the memory and the utilisation of all together."""
 
     pids: tuple[int, ...] = ()
     used_bytes: int = 0
@@ -58,12 +61,12 @@ class Tenants(Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def session() -> Iterator[Any | None]:
-    """pynvml, started; None where it cannot be."""
+    """Yield pynvml after nvmlInit; None if that fails."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # missing module, missing library, driver mismatch: all mean "no NVML"
+    except Exception:  # a missing module or library, or a driver that does not match it
         yield None
         return
     try:
@@ -77,7 +80,7 @@ def driver(library: Any) -> str:
 
 
 def find(library: Any, address: Address) -> Any | None:
-    """The NVML handle of a torch device, or None rather than the wrong device."""
+    """Return the NVML handle of a torch device; None if it cannot be identified for certain."""
     if address.uuid:
         handle = ask(library, "nvmlDeviceGetHandleByUUID", f"GPU-{address.uuid}")
         if handle is not None:
@@ -86,7 +89,7 @@ def find(library: Any, address: Address) -> Any | None:
         handle = ask(library, "nvmlDeviceGetHandleByPciBusId", address.pci)
         if handle is not None:
             return handle
-    # With one device in the machine there is nothing to confuse, if the name agrees too.
+    # If the machine has one device only, and its name agrees, there is no risk of confusion.
     if ask(library, "nvmlDeviceGetCount") == 1:
         handle = ask(library, "nvmlDeviceGetHandleByIndex", 0)
         if handle is not None and string(ask(library, "nvmlDeviceGetName", handle)) == (
@@ -97,8 +100,8 @@ def find(library: Any, address: Address) -> Any | None:
 
 
 def reasons(library: Any, handle: Any) -> int | None:
-    """Why the clocks are not at their highest, as bits."""
-    # Renamed in driver 535; older libraries know only the first name.
+    """Return the bits that say why the clocks are not at their highest; None if unknown."""
+    # The function was renamed in driver 535; older libraries know only the first name.
     bits = ask(library, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
     if bits is None:
         bits = ask(library, "nvmlDeviceGetCurrentClocksEventReasons", handle)
@@ -106,9 +109,9 @@ def reasons(library: Any, handle: Any) -> int | None:
 
 
 def reason_words(bits: int) -> tuple[str, ...]:
-    """The same in words; an idle device is not held down."""
-    words = tuple(word for mask, word in _WORDS if bits & mask)
-    # The general slowdown bit accompanies the specific ones; alone it is news.
+    """Return the reasons in words. That a device is idle is no reason."""
+    words = tuple(word for mask, word in _REASON_WORDS if bits & mask)
+    # The general slowdown bit is also set with the specific ones; it counts only without them.
     if bits & HW_SLOWDOWN and not bits & (HW_THERMAL | HW_POWER_BRAKE):
         words += ("hardware slowdown",)
     return words
@@ -130,7 +133,8 @@ def reading(library: Any, handle: Any) -> Reading | None:
 
 
 def process_ids(library: Any, handle: Any) -> tuple[int, ...]:
-    """Processes with a context on the device, by ids that may be another namespace's."""
+    """Return the ids of the processes with a context on the device. In a container they may belong
+    to another namespace."""
     listed = ask(library, "nvmlDeviceGetComputeRunningProcesses", handle) or []
     return tuple(int(process.pid) for process in listed)
 
@@ -146,11 +150,13 @@ def tenants(library: Any, handle: Any) -> Tenants:
 
 
 def ask(library: Any, name: str, *arguments: Any) -> Any | None:
+    """Call an NVML function; return None if it fails or does not exist."""
     try:
         return getattr(library, name)(*arguments)
-    except Exception:  # NVMLError's children, and symbols missing from an old library
+    except Exception:  # subclasses of NVMLError, and functions missing from an old library
         return None
 
 
 def string(value: Any) -> str:
+    """Return a string of NVML, which older versions return as bytes; "" for None."""
     return value.decode() if isinstance(value, bytes) else str(value or "")

@@ -1,6 +1,8 @@
-"""What stands in the way of a fair measurement, each in one sentence with its numbers.
+"""What disturbs a measurement on this machine: other programs, throttling, limits on clocks and
+cores.
 
-The sentences are pure functions of readings; `conditions` takes the readings.
+Each `…_sentences` function turns readings into sentences with numbers; `conditions` and
+`DisturbanceWatch` take the readings.
 """
 
 import os
@@ -19,8 +21,8 @@ from ridgeline.machine.identity import resolve_device
 from ridgeline.records.comparison import Surroundings
 
 _GIB = 1 << 30
-# A CUDA context and the driver's own reserve show as used memory: about 0.5 GiB each on an H200.
-_UNSPOKEN_BYTES = _GIB
+# Memory that a CUDA context, or the reserve of the driver, may use: 0.5 GiB each on an H200.
+_CONTEXT_BYTES = _GIB
 UNSEEN = "throttling and other processes on the device cannot be seen: no NVML here"
 MIN_SPAN_S = 0.2
 """The shortest span over which the processor time of other programs can be measured. It is counted
@@ -38,37 +40,39 @@ class HostTimes(Struct, frozen=True, kw_only=True):
 
 
 def conditions(device: str = "cpu") -> tuple[str, ...]:
-    """What would disturb a measurement on `device` now. Looks for a fifth of a second."""
-    watch = Watch(resolve_device(device))
+    """Return what would disturb a measurement on `device` now. This takes a fifth of a second."""
+    watch = DisturbanceWatch(resolve_device(device))
     time.sleep(0.2)
     return watch.sentences()
 
 
-class Watch:
-    """Notes the surroundings when made, looks at the GPU when asked, and says what it saw."""
+class DisturbanceWatch:
+    """Records what disturbs a measurement from its creation on. `look` samples the GPU; `sentences`
+    and `surroundings` report."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._readings: list[nvml.Reading] = []
         self._load = _load()
-        self._standing = _limits()
+        self._limits = _limit_sentences()
         self._tenants = gpu_now(device) if device.type == "cuda" else ()
         self._before = host_times()
 
     def look(self, library: Any, handle: Any) -> None:
-        """Call while the GPU works: an idle one is not throttled."""
+        """Sample the clocks of the GPU. Call this while it works: an idle GPU is not throttled."""
         reading = nvml.reading(library, handle)
         if reading is not None:
             self._readings.append(reading)
 
     def others(self) -> tuple[str, ...]:
-        """What others did on the device: it will pass, and then measuring again is worth it.
+        """Return what other programs did on the device. It will pass, and then it is worth
+        measuring again.
 
-        A busy host does not slow a GPU's kernels, which are timed on the GPU, and hosts of shared
-        GPUs are always busy."""
+        On a GPU the host is ignored: a busy host does not slow down kernels, which are timed on the
+        GPU, and the hosts of shared GPUs are always busy."""
         if self._device.type == "cpu":
             return self._host()
-        return tuple(said for said in self._tenants if said != UNSEEN)
+        return tuple(sentence for sentence in self._tenants if sentence != UNSEEN)
 
     def busy_since(self, before: HostTimes) -> bool:
         """Return whether other programs have used the processors since `before`. This is asked for
@@ -80,11 +84,12 @@ class Watch:
         return bool(host_sentences(before, after, cores, None, os.cpu_count() or 1))
 
     def sentences(self) -> tuple[str, ...]:
+        """Return all that disturbed the measurement since this watch was made."""
         throttled = throttle_sentences(self._readings)
-        return self._host() + self._tenants + self._standing + throttled
+        return self._host() + self._tenants + self._limits + throttled
 
     def surroundings(self) -> Surroundings:
-        """All of it as numbers, for the record of a comparison."""
+        """Return the same as numbers, for the record of a comparison."""
         after, cores = host_times(), len(processor.affinity())
         others, steal = host_shares(self._before, after, cores)
         return Surroundings(
@@ -105,6 +110,7 @@ class Watch:
 
 
 def host_times() -> HostTimes:
+    """Read the counters of CPU time."""
     allowed = processor.affinity()
     counters = psutil.cpu_times(percpu=True)
     mine = [c for i, c in enumerate(counters) if i in allowed] or counters
@@ -122,29 +128,32 @@ def host_times() -> HostTimes:
 def host_sentences(
     before: HostTimes, after: HostTimes, cores: int, load: float | None, processors: int
 ) -> tuple[str, ...]:
-    """A busy host. `load` is the 1-minute average, which is the whole machine's and so is held
-    against all its `processors`, whatever part of them (`cores`) this process may use."""
-    said = []
+    """Return what other programs did on the host between two readings. `cores` is the number of
+    processors this process may use. `load` is the 1-minute average of the whole machine, and so is
+    compared with all its `processors`."""
+    sentences = []
     others, steal = host_shares(before, after, cores)
     if others > max(0.25, 0.05 * cores):
-        said.append(f"other processes use {others:.1f} of {cores} cores")
+        sentences.append(f"other processes use {others:.1f} of {cores} cores")
     if load is not None and load > processors:
-        said.append(f"the 1-minute load is {load:.1f} on {processors} processors")
+        sentences.append(f"the 1-minute load is {load:.1f} on {processors} processors")
     if steal > 0.02:
-        said.append(f"the hypervisor takes {steal:.0%} of the CPU time (steal)".replace("%", " %"))
-    return tuple(said)
+        share = f"{100 * steal:.0f} %"
+        sentences.append(f"the hypervisor takes {share} of the CPU time (steal)")
+    return tuple(sentences)
 
 
 def host_shares(before: HostTimes, after: HostTimes, cores: int) -> tuple[float, float]:
-    """Processors' worth of work done by others, and the share of the time that was stolen."""
+    """Return how many processors others kept busy, and the share of stolen time."""
     elapsed = max(after.at_s - before.at_s, 1e-6)
     others = (after.busy_s - before.busy_s - (after.own_s - before.own_s)) / elapsed
     return others, (after.steal_s - before.steal_s) / elapsed / cores
 
 
 def _crowding(device: torch.device, cores: int, others: float) -> tuple[str, ...]:
-    """Two threads on two busy cores spread over 61 % (IQR) where one spread over 14 %: a thread
-    that waits for a processor stalls all the others."""
+    """Return a sentence if torch uses more threads than cores are free. A thread that waits for a
+    processor stalls all the others: on two busy cores, the times of two threads had an IQR of 61 %,
+    those of one thread 14 %."""
     threads = torch.get_num_threads()
     free = cores - others
     if device.type != "cpu" or threads < 2 or threads <= free + 0.25:
@@ -162,8 +171,8 @@ def _device_name(device: torch.device) -> str:
 
 
 def throttle_sentences(readings: Sequence[nvml.Reading]) -> tuple[str, ...]:
-    """Why the clocks were held down while the device worked, from looks taken in between."""
-    said = []
+    """Return why the device lowered its clocks while it worked, from samples taken meanwhile."""
+    sentences = []
     for bits, cause in (
         (nvml.HW_THERMAL | nvml.SW_THERMAL, "thermal throttling"),
         (nvml.SW_POWER_CAP, "power cap"),
@@ -172,19 +181,19 @@ def throttle_sentences(readings: Sequence[nvml.Reading]) -> tuple[str, ...]:
     ):
         held = [r for r in readings if r.reasons & bits]
         if held:
-            said.append(_held(cause, held, len(readings)))
-    # The general slowdown bit accompanies the specific ones; alone it is news.
+            sentences.append(_throttled(cause, held, len(readings)))
+    # The general slowdown bit is also set with the specific ones; it counts only without them.
     alone = [
         r
         for r in readings
         if r.reasons & nvml.HW_SLOWDOWN and not r.reasons & (nvml.HW_THERMAL | nvml.HW_POWER_BRAKE)
     ]
     if alone:
-        said.append(_held("hardware slowdown", alone, len(readings)))
-    return tuple(said)
+        sentences.append(_throttled("hardware slowdown", alone, len(readings)))
+    return tuple(sentences)
 
 
-def _held(cause: str, held: Sequence[nvml.Reading], looks: int) -> str:
+def _throttled(cause: str, held: Sequence[nvml.Reading], looks: int) -> str:
     low = min(held, key=lambda r: r.sm_mhz)
     facts = [f"SM clock down to {low.sm_mhz} of {low.sm_max_mhz} MHz"]
     if cause == "power cap":
@@ -198,28 +207,33 @@ def _held(cause: str, held: Sequence[nvml.Reading], looks: int) -> str:
 def tenant_sentences(
     tenants: nvml.Tenants, *, own_pid: int, own_bytes: int, has_context: bool, has_run: bool
 ) -> tuple[str, ...]:
-    """Other processes on the device, by their ids, their memory and their work.
+    """Return what other processes do on the device, by their ids, their memory and their work.
 
-    In a container ids may come from another namespace: if this process has a CUDA context and its
-    own id is not listed, one of the strangers may be itself, and is not counted.
+    In a container, process ids may come from another namespace. If this process has a CUDA context
+    and its own id is not listed, one of the listed processes may be this one, and is not counted.
     """
-    strangers = len([pid for pid in tenants.pids if pid != own_pid])
+    other_processes = len([pid for pid in tenants.pids if pid != own_pid])
     if has_context and own_pid not in tenants.pids:
-        strangers = max(0, strangers - 1)
-    foreign = max(0, tenants.used_bytes - own_bytes - (2 if has_context else 1) * _UNSPOKEN_BYTES)
-    crowded = strangers > 0 or foreign > 0
-    said = []
+        other_processes = max(0, other_processes - 1)
+    reserved_bytes = (2 if has_context else 1) * _CONTEXT_BYTES
+    foreign_bytes = max(0, tenants.used_bytes - own_bytes - reserved_bytes)
+    crowded = other_processes > 0 or foreign_bytes > 0
+    sentences = []
     if crowded:
-        who = f"{strangers or 'unlisted'} other process{'' if strangers == 1 else 'es'}"
-        said.append(f"{who} on the device, {foreign / _GIB:.1f} GiB of its memory held by others")
-    # After our own work the utilisation is ours; then it only counts beside other evidence.
+        ending = "" if other_processes == 1 else "es"
+        sentences.append(
+            f"{other_processes or 'unlisted'} other process{ending} on the device, "
+            f"{foreign_bytes / _GIB:.1f} GiB of its memory held by others"
+        )
+    # Once this process has used the device, the utilisation may be its own; then it counts only if
+    # there are others.
     if tenants.utilisation_percent > 5 and (crowded or not has_run):
-        said.append(f"the device was {tenants.utilisation_percent} % busy before we started")
-    return tuple(said)
+        sentences.append(f"the device was {tenants.utilisation_percent} % busy before we started")
+    return tuple(sentences)
 
 
 def gpu_now(device: torch.device) -> tuple[str, ...]:
-    """Who else is on the GPU; says so where it cannot be seen."""
+    """Return what other processes do on the GPU now, or `UNSEEN` if that cannot be read."""
     with nvml.session() as library:
         handle = nvml.find(library, identity.address(device)) if library is not None else None
         if handle is None:
@@ -234,26 +248,30 @@ def gpu_now(device: torch.device) -> tuple[str, ...]:
 
 
 def frequency_sentences(
-    governor: str, driver: str, limit_khz: int, most_khz: int
+    governor: str, driver: str, limit_khz: int, max_khz: int
 ) -> tuple[str, ...]:
-    """A governor or a cap that holds the CPU's clock down."""
-    said = []
-    # Under intel_pstate and amd-pstate "powersave" is the ordinary, load-following governor.
+    """Return a sentence for a governor or a cap that keeps the CPU's clock low."""
+    sentences = []
+    # With intel_pstate and amd-pstate, "powersave" is the ordinary governor, which follows the
+    # load.
     if governor == "powersave" and "pstate" not in driver:
-        said.append("the CPU frequency governor is powersave, which keeps the lowest clock")
-    if 0 < limit_khz < 0.95 * most_khz:
-        said.append(f"the CPU clock is capped at {limit_khz / 1e6:.2f} of {most_khz / 1e6:.2f} GHz")
-    return tuple(said)
+        sentences.append("the CPU frequency governor is powersave, which keeps the lowest clock")
+    if 0 < limit_khz < 0.95 * max_khz:
+        limit = f"{limit_khz / 1e6:.2f} of {max_khz / 1e6:.2f} GHz"
+        sentences.append(f"the CPU clock is capped at {limit}")
+    return tuple(sentences)
 
 
-def _limits() -> tuple[str, ...]:
+def _limit_sentences() -> tuple[str, ...]:
+    """Return the limits on clocks, cores and threads that hold for as long as this process runs."""
+
     def read(name: str) -> str:
         try:
             return (_FREQUENCY / name).read_text().strip()
         except OSError:
             return ""
 
-    said = frequency_sentences(
+    sentences = frequency_sentences(
         read("scaling_governor"),
         read("scaling_driver"),
         int(read("scaling_max_freq") or 0),
@@ -261,13 +279,14 @@ def _limits() -> tuple[str, ...]:
     )
     quota, allowed = processor.cgroup_cpu_quota(), len(processor.affinity())
     if quota is not None and quota < allowed:
-        said += (f"a cgroup quota allows {quota:.2g} of {allowed} cores",)
+        sentences += (f"a cgroup quota allows {quota:.2g} of {allowed} cores",)
     threads, cores = torch.get_num_threads(), processor.usable_cores()
-    # torch starts one thread a physical core, so with two hyperthreads each half is no news.
+    # torch starts one thread per physical core, so with two hyperthreads per core, half as many
+    # threads as logical cores are normal.
     siblings = (psutil.cpu_count() or 1) // (psutil.cpu_count(logical=False) or 1)
     if threads * max(siblings, 1) < cores:
-        said += (f"torch uses {threads} of {cores} cores (torch.get_num_threads)",)
-    return said
+        sentences += (f"torch uses {threads} of {cores} cores (torch.get_num_threads)",)
+    return sentences
 
 
 def _load() -> float | None:

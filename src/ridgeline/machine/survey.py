@@ -1,4 +1,4 @@
-"""Measures a device's ceilings, keeps them, and puts them beside the datasheet's."""
+"""Measures the ceilings of a device, stores them, and joins them with those of the datasheet."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,20 +13,20 @@ from ridgeline.machine.ceiling_cache import Entry, Key, Refusal
 from ridgeline.machine.datasheet import DTYPES
 from ridgeline.machine.identity import resolve_device
 from ridgeline.machine.microbenchmarks import Timer, timer_for
-from ridgeline.machine.surroundings import HostTimes, Watch, host_times
+from ridgeline.machine.surroundings import DisturbanceWatch, HostTimes, host_times
 from ridgeline.records.machine import Ceiling, Device, Quantity
 
 Progress = Callable[[str], None]
 
 _BUDGET_S = {"cpu": 12.0, "cuda": 20.0}
-# For one dtype that somebody waits for: enough on a GPU for the run from rest.
-_QUICK_S = {"cpu": 0.4, "cuda": 2.0}
+# The time for one dtype when a user is waiting. On a GPU it is enough for a run after a rest.
+_QUICK_BUDGET_S = {"cpu": 0.4, "cuda": 2.0}
 _TRAFFIC: tuple[Quantity, ...] = ("copy", "triad", "launch")
-# Of the budget, the part for products: bandwidth and launching settle in a second or two.
-_PRODUCTS = 0.8
-# Shares of free memory that a measurement may take: on a CPU other programs live there too.
+# The share of the budget for matrix products. Bandwidth and launch cost take a second or two.
+_PRODUCT_BUDGET_SHARE = 0.8
+# The share of free memory that a measurement may use. A CPU's memory is shared with other programs.
 _MEMORY_SHARE = {"cpu": 0.10, "cuda": 0.25}
-# What the operation behind a dtype is called, for the sentence when it is missing.
+# The torch operation of a dtype, for the message if it is not available.
 _OPERATION = {"float8": "torch._scaled_mm", "int8": "torch._int_mm"}
 
 
@@ -36,11 +36,11 @@ def measure(
     on_progress: Progress | None = None,
     budget_s: float | None = None,
 ) -> Device:
-    """Measures ceilings now, keeps them, and returns the device with all that is known of it.
+    """Measure ceilings now, store them, and return the device with all its known ceilings.
 
-    `dtypes` None means every dtype the device can do. `budget_s` bounds the timing (12 s on a CPU,
-    20 s on a GPU, which must rest between runs); starting CUDA and making the data come on top of
-    it (2 to 5 s).
+    If `dtypes` is None, every dtype that the device can compute is measured. `budget_s` limits the
+    timing: by default 12 s on a CPU, and 20 s on a GPU, which has to rest between runs. Starting
+    CUDA and making the data take 2 to 5 s more.
     """
     resolved = resolve_device(device)
     budget_s = budget_s or _BUDGET_S[resolved.type]
@@ -49,15 +49,15 @@ def measure(
 
 
 def cached(device: str) -> Device | None:
-    """The device with the ceilings measured earlier, None where there are none."""
+    """Return the device with the stored ceilings; None if there are none."""
     resolved = resolve_device(device)
     entry = ceiling_cache.load(_key(resolved))
     return _with_entry(resolved, entry) if entry is not None and entry.ceilings else None
 
 
 def ceilings(device: str, dtypes: Sequence[str], on_progress: Progress | None = None) -> Device:
-    """The device with ceilings for `dtypes`, copy and launch: kept ones, and what is missing
-    measured quickly (under about 3 s on a CPU).
+    """Return the device with ceilings for `dtypes`, copy and launch. Stored ceilings are used;
+    missing ones are measured quickly (in less than about 3 s on a CPU).
 
     Ceilings that were measured while other programs used the machine, or that a program has since
     exceeded, are measured again once the machine is quiet.
@@ -66,27 +66,27 @@ def ceilings(device: str, dtypes: Sequence[str], on_progress: Progress | None = 
     wanted = _checked(dtypes)
     entry = ceiling_cache.load(_key(resolved)) or Entry(key=_key(resolved))
     have = {(c.quantity, c.dtype) for c in entry.ceilings}
-    if entry.doubtful and _quiet(resolved):
+    if entry.doubtful and _is_quiet(resolved):
         have -= entry.doubtful
     refused = {r.dtype for r in entry.refusals}
     missing = tuple(d for d in wanted if d not in refused and ("matmul", d) not in have)
     traffic = tuple(q for q in _TRAFFIC if q != "triad" and (q, "") not in have)
     if missing or traffic:
-        each = _QUICK_S[resolved.type]
-        budget_s = each * len(missing) / _PRODUCTS if missing else 0.5
+        each = _QUICK_BUDGET_S[resolved.type]
+        budget_s = each * len(missing) / _PRODUCT_BUDGET_SHARE if missing else 0.5
         budget_s = min(max(budget_s, 0.8), 6 * each)
         entry = _survey(resolved, missing, traffic, budget_s, on_progress)
     return _with_entry(resolved, entry)
 
 
-def measured_under(device: str) -> tuple[str, ...]:
+def stored_conditions(device: str) -> tuple[str, ...]:
     """What stood in the way when the kept ceilings were measured."""
     entry = ceiling_cache.load(_key(resolve_device(device)))
     return entry.conditions if entry is not None else ()
 
 
-def left_out(device: str) -> tuple[str, ...]:
-    """The dtypes without a ceiling on this device, each with the reason."""
+def missing_dtypes(device: str) -> tuple[str, ...]:
+    """Return the dtypes without a ceiling on this device, each with the reason."""
     resolved = resolve_device(device)
     entry = ceiling_cache.load(_key(resolved))
     refusals = {r.dtype: r.reason for r in entry.refusals} if entry is not None else {}
@@ -104,32 +104,32 @@ def _survey(
     budget_s: float,
     on_progress: Progress | None,
 ) -> Entry:
-    said = on_progress or (lambda _: None)
-    watch = Watch(device)
-    found: list[Ceiling] = []
+    report = on_progress or (lambda _: None)
+    watch = DisturbanceWatch(device)
+    measured: list[Ceiling] = []
     refusals: list[Refusal] = []
-    able = sum(identity.support(device, dtype).possible for dtype in dtypes)
-    products_s = budget_s * (_PRODUCTS if traffic else 1.0) / max(able, 1)
-    traffic_s = budget_s * (1 - _PRODUCTS if able else 1.0) / max(len(traffic), 1)
+    possible = sum(identity.support(device, dtype).possible for dtype in dtypes)
+    products_s = budget_s * (_PRODUCT_BUDGET_SHARE if traffic else 1.0) / max(possible, 1)
+    traffic_s = budget_s * (1 - _PRODUCT_BUDGET_SHARE if possible else 1.0) / max(len(traffic), 1)
     conditions: tuple[str, ...] = ()
     disturbed: list[tuple[Quantity, str]] = []
 
     def keep(ceiling: Ceiling, began: HostTimes) -> None:
-        found.append(ceiling)
+        measured.append(ceiling)
         if watch.busy_since(began):
             disturbed.append((ceiling.quantity, ceiling.dtype))
 
     with _timer(device, watch) as timer:
         for quantity in traffic:
-            said(f"{quantity} {'latency' if quantity == 'launch' else 'bandwidth'}")
+            report(f"{quantity} {'latency' if quantity == 'launch' else 'bandwidth'}")
             began = host_times()
             keep(_traffic(device, quantity, timer, traffic_s), began)
         for dtype in dtypes:
             began = host_times()
             try:
-                outcome = _product(device, dtype, timer, products_s, said)
+                outcome = _product(device, dtype, timer, products_s, report)
             except torch.OutOfMemoryError:
-                # Not a property of the device, so nothing to remember it by.
+                # Too little free memory is no property of the device, so it is not stored.
                 conditions += (f"no room on the device for a {dtype} product: not measured",)
                 continue
             if isinstance(outcome, Ceiling):
@@ -139,11 +139,11 @@ def _survey(
     if device.type == "cuda":
         torch.cuda.empty_cache()
     if watch.others():
-        disturbed = [(c.quantity, c.dtype) for c in found]
+        disturbed = [(c.quantity, c.dtype) for c in measured]
     return ceiling_cache.store(
         Entry(
             key=_key(device),
-            ceilings=tuple(found),
+            ceilings=tuple(measured),
             refusals=tuple(refusals),
             conditions=watch.sentences() + conditions,
             disturbed=tuple(disturbed),
@@ -151,14 +151,14 @@ def _survey(
     )
 
 
-def _quiet(device: torch.device) -> bool:
-    watch = Watch(device)
+def _is_quiet(device: torch.device) -> bool:
+    watch = DisturbanceWatch(device)
     time.sleep(0.2)
     return not watch.others()
 
 
 def _product(
-    device: torch.device, dtype: str, timer: Timer, budget_s: float, said: Progress
+    device: torch.device, dtype: str, timer: Timer, budget_s: float, report: Progress
 ) -> Ceiling | Refusal:
     support = identity.support(device, dtype)
     if not support.possible:
@@ -169,7 +169,7 @@ def _product(
         cache_bytes=identity.describe(device).cache_bytes,
     )
     try:
-        best = microbenchmarks.fastest(device, dtype, timer, limits, said)
+        best = microbenchmarks.fastest(device, dtype, timer, limits, report)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, NotImplementedError, AttributeError, TypeError) as error:
@@ -188,11 +188,11 @@ def _product(
     )
 
 
-def _product_note(best: microbenchmarks.Fastest) -> str:
+def _product_note(best: microbenchmarks.BestProduct) -> str:
     note = f"{best.size} × {best.size} product"
-    kept_up = best.kept_up_flop_per_s
-    if kept_up is not None and kept_up < 0.97 * best.flop_per_s:
-        note += f"; {kept_up / 1e12:.3g} TFLOP/s kept up"
+    sustained = best.sustained_flop_per_s
+    if sustained is not None and sustained < 0.97 * best.flop_per_s:
+        note += f"; {sustained / 1e12:.3g} TFLOP/s sustained"
     return note
 
 
@@ -200,23 +200,25 @@ def _traffic(device: torch.device, quantity: Quantity, timer: Timer, budget_s: f
     if quantity == "launch":
         seconds = microbenchmarks.launch_seconds(device, budget_s)
         return Ceiling(quantity="launch", value=seconds, unit="s", source="measured")
-    about = identity.describe(device)
-    sizes = microbenchmarks.buffer_sizes(device.type, about.cache_bytes, _allowance(device))
+    cache_bytes = identity.describe(device).cache_bytes
+    sizes = microbenchmarks.buffer_sizes(device.type, cache_bytes, _allowance(device))
     rate = microbenchmarks.copy_rate if quantity == "copy" else microbenchmarks.triad_rate
     value = rate(device, timer, sizes, budget_s)
-    within = max(sizes) * 2 < about.cache_bytes
+    in_cache = max(sizes) * 2 < cache_bytes
+    note = "little free memory: buffers fit the cache, so this is the cache's" if in_cache else ""
     return Ceiling(
         quantity=quantity,
         value=value,
         unit="B/s",
         source="measured",
-        note="little free memory: buffers fit the cache, so this is the cache's" if within else "",
+        note=note,
     )
 
 
 @contextmanager
-def _timer(device: torch.device, watch: Watch) -> Iterator[Timer]:
-    """A timer that lets `watch` look at a GPU at most ten times a second while it works."""
+def _timer(device: torch.device, watch: DisturbanceWatch) -> Iterator[Timer]:
+    """Yield a timer for the device. On a GPU, it also lets `watch` sample the clocks while the GPU
+    works, at most ten times a second."""
     if device.type == "cpu":
         yield timer_for(device)
         return
@@ -234,7 +236,7 @@ def _timer(device: torch.device, watch: Watch) -> Iterator[Timer]:
 
 
 def _allowance(device: torch.device) -> int:
-    """Bytes a measurement may take now."""
+    """Return the bytes of memory that a measurement may use now."""
     share = _MEMORY_SHARE[device.type]
     if device.type == "cpu":
         return int(share * processor.free_bytes())
@@ -244,10 +246,10 @@ def _allowance(device: torch.device) -> int:
 
 
 def _with_entry(device: torch.device, entry: Entry) -> Device:
-    about = identity.describe(device)
+    described = identity.describe(device)
     supports = {dtype: identity.support(device, dtype) for dtype in DTYPES}
-    known = (*datasheet.with_ratios(entry.marked(), supports), *about.ceilings)
-    return msgspec.structs.replace(about, ceilings=tuple(sorted(known, key=_order)))
+    known = (*datasheet.with_ratios(entry.marked(), supports), *described.ceilings)
+    return msgspec.structs.replace(described, ceilings=tuple(sorted(known, key=_order)))
 
 
 def _order(ceiling: Ceiling) -> tuple[int, int, bool]:
@@ -264,15 +266,15 @@ def _checked(dtypes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _key(device: torch.device) -> Key:
-    about = identity.describe(device)
+    described = identity.describe(device)
     gpu = device.type == "cuda"
     return Key(
-        kind=about.kind,
-        name=about.name,
-        driver=about.driver,
+        kind=described.kind,
+        name=described.name,
+        driver=described.driver,
         torch=str(torch.__version__),
-        architecture=about.architecture,
+        architecture=described.architecture,
         uuid=identity.address(device).uuid if gpu else "",
-        cores=about.cores,
+        cores=described.cores,
         threads=0 if gpu else torch.get_num_threads(),
     )

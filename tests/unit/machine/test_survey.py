@@ -10,7 +10,7 @@ import torch
 from ridgeline import machine
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.machine import ceiling_cache, microbenchmarks, survey
-from ridgeline.machine.surroundings import Watch
+from ridgeline.machine.surroundings import DisturbanceWatch
 
 MIB = 1 << 20
 
@@ -20,8 +20,8 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path))
     monkeypatch.setattr(ceiling_cache, "_in_process", {})
     # Whether others use the machine while the tests run must not decide what they say.
-    monkeypatch.setattr(Watch, "others", lambda _: ())
-    monkeypatch.setattr(Watch, "busy_since", lambda *_: False)
+    monkeypatch.setattr(DisturbanceWatch, "others", lambda _: ())
+    monkeypatch.setattr(DisturbanceWatch, "busy_since", lambda *_: False)
 
 
 def test_identify_measures_nothing_and_knows_the_cpu() -> None:
@@ -73,11 +73,11 @@ def test_ceilings_measures_only_what_is_missing(monkeypatch: pytest.MonkeyPatch)
 def test_what_was_measured_on_a_busy_machine_is_measured_again_when_it_is_quiet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Watch, "others", lambda _: ("other processes use 2 of 2 cores",))
+    monkeypatch.setattr(DisturbanceWatch, "others", lambda _: ("other processes use 2 of 2 cores",))
     device = machine.measure("cpu", ["float32"], budget_s=0.3)
     assert all(ceiling.disturbed for ceiling in device.ceilings)
     assert machine.ceilings("cpu", ["float32"]) == device
-    monkeypatch.setattr(Watch, "others", lambda _: ())
+    monkeypatch.setattr(DisturbanceWatch, "others", lambda _: ())
     again = machine.ceilings("cpu", ["float32"]).ceiling("matmul", "float32")
     assert again is not None
     assert not again.disturbed
@@ -87,7 +87,7 @@ def test_a_ceiling_measured_during_a_burst_of_others_is_marked_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spans = iter([False, False, True, False])
-    monkeypatch.setattr(Watch, "busy_since", lambda *_: next(spans))
+    monkeypatch.setattr(DisturbanceWatch, "busy_since", lambda *_: next(spans))
     device = machine.measure("cpu", ["float32"], budget_s=0.3)
     states = {(c.quantity, c.dtype): c.state for c in device.ceilings}
     assert states == {
@@ -122,7 +122,7 @@ def test_a_dtype_that_cannot_be_done_is_left_out_with_a_reason(
     monkeypatch.setattr(microbenchmarks, "fastest", broken)
     device = machine.ceilings("cpu", ["float8", "tf32"])
     assert device.ceiling("matmul", "float8") is None
-    reasons = machine.left_out("cpu")
+    reasons = machine.missing_dtypes("cpu")
     assert "float8: torch._scaled_mm is not available on this CPU (no such kernel)" in reasons
     assert any(reason.startswith("tf32: ") for reason in reasons)
 
