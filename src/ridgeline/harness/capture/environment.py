@@ -84,12 +84,14 @@ PACKAGES = frozenset({
     "zarr", "mkl", "intel-openmp", "intel-extension-for-pytorch", "onnxruntime", "tensorrt",
     "jax", "tensorflow", "wandb", "tensorboard", "mlflow", "hydra-core", "ray", "ridgeline",
 })  # fmt: skip
-"""Those that decide speed or do a training program's work; and every nvidia-*."""
+"""Packages whose versions are recorded, because they affect speed or do the work of a training
+program. Every package named nvidia-* is recorded too."""
 MAX_VALUE_CHARS = 300
 GIT_TIMEOUT_S = 1.0
-"""A tree of 100,000 files on a slow disk takes longer; then it is said that nobody looked."""
+"""Time limit for git. A tree of 100,000 files on a slow disk takes longer; the record then says
+that the tree was not read."""
 
-# No prompt, no lock, no fetch of a partial clone, no program that the repository's settings name.
+# git must not prompt, lock, fetch missing objects or run programs that the repository configures.
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", "protocol.allow=never",
         "-c", "core.hooksPath=/dev/null", "-c", "credential.helper=")  # fmt: skip
 _GIT_VARIABLES = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "", "SSH_ASKPASS": "",
@@ -97,8 +99,8 @@ _GIT_VARIABLES = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "", "SSH_ASKPASS": 
 
 
 def environment(directory: Path, path: Iterable[str] | None = None) -> Environment:
-    """Of a program started in `directory` by this interpreter; its packages are looked for along
-    `path`, this interpreter's own where None."""
+    """Describe the surroundings of a program that is started in `directory` by this interpreter.
+    Packages are looked for along `path`, by default this interpreter's own search path."""
     system = os.uname()
     return Environment(
         directory=with_tilde(str(directory.absolute())),
@@ -115,28 +117,29 @@ def environment(directory: Path, path: Iterable[str] | None = None) -> Environme
 
 
 def variables(present: Mapping[str, str]) -> dict[str, str]:
-    """Those of the allow list that are set; a value that is long, or looks like a secret all the
-    same, is hidden."""
+    """Return the recorded variables that are set. A value that is long or looks like a secret is
+    hidden."""
     return {name: _recordable(present[name]) for name in RECORDED_VARIABLES if name in present}
 
 
 def packages(path: Iterable[str]) -> dict[str, str]:
-    """Versions of what is installed, by the names of the metadata folders: 2 ms, where the library
-    for it takes 24 ms to import alone."""
-    found: dict[str, str] = {}
+    """Return the versions of installed packages, taken from the names of their metadata folders.
+    This takes 2 ms; importing importlib.metadata alone takes 24 ms."""
+    versions: dict[str, str] = {}
     for folder in dict.fromkeys(path):
         with contextlib.suppress(OSError), os.scandir(folder or ".") as entries:
             here = dict(filter(None, (_package(entry.name) for entry in entries)))
-            found = here | found  # what comes first on the path is what is imported
-    return dict(sorted(found.items()))
+            versions = here | versions  # the first folder on the path is the one imported from
+    return dict(sorted(versions.items()))
 
 
 def git(directory: Path, seconds: float = GIT_TIMEOUT_S) -> Git | None:
-    """None where there is no repository, no git, or one that belongs to somebody else."""
-    said = _git_output(directory, seconds, "status", "--porcelain=v2", "--branch",
+    """Return the state of the repository at `directory`. Return None if there is no repository or
+    no git, or if the repository belongs to another user."""
+    output = _git_output(directory, seconds, "status", "--porcelain=v2", "--branch",
                   "--untracked-files=no", "--ignore-submodules=all")  # fmt: skip
-    if said is not None:
-        lines = said.splitlines()
+    if output is not None:
+        lines = output.splitlines()
         fields = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
         commit, branch = fields.get("branch.oid", ""), fields.get("branch.head", "")
         return Git(
@@ -144,15 +147,16 @@ def git(directory: Path, seconds: float = GIT_TIMEOUT_S) -> Git | None:
             branch="" if branch == "(detached)" else branch,
             dirty=any(not line.startswith("#") for line in lines),
         )
-    said = _git_output(directory, seconds, "rev-parse", "HEAD", "--abbrev-ref", "HEAD")
-    if not said:
+    output = _git_output(directory, seconds, "rev-parse", "HEAD", "--abbrev-ref", "HEAD")
+    if not output:
         return None
-    commit, _, branch = said.strip().partition("\n")
+    commit, _, branch = output.strip().partition("\n")
     return Git(commit=commit, branch="" if branch == "HEAD" else branch, looked=False)
 
 
 def with_tilde(path: str) -> str:
-    """With ~ for the user's own directory: a run that is shown around names nobody."""
+    """Replace the user's home directory by ~, so that a run can be shared without the user's
+    name."""
     home = os.environ.get("HOME", "").rstrip("/")
     if home and (path == home or path.startswith(f"{home}/")):
         return f"~{path[len(home) :]}"
@@ -160,12 +164,14 @@ def with_tilde(path: str) -> str:
 
 
 def _recordable(value: str) -> str:
-    strange = len(value) > MAX_VALUE_CHARS or not value.isprintable() or looks_secret(value)
-    return HIDDEN if strange else with_tilde(value)
+    hide = len(value) > MAX_VALUE_CHARS or not value.isprintable() or looks_secret(value)
+    return HIDDEN if hide else with_tilde(value)
 
 
 def _package(entry: str) -> tuple[str, str] | None:
-    """flash_attn-2.7.4.dist-info, PyYAML-6.0-py3.11.egg-info."""
+    """Return the name and version in the name of a metadata folder, such as
+    flash_attn-2.7.4.dist-info or PyYAML-6.0-py3.11.egg-info. Return None for another folder, or
+    for a package that is not recorded."""
     stem, dot, kind = entry.rpartition(".")
     if not dot or kind not in ("dist-info", "egg-info"):
         return None
@@ -177,7 +183,8 @@ def _package(entry: str) -> tuple[str, str] | None:
 
 
 def _git_output(directory: Path, seconds: float, *question: str) -> str | None:
-    """git's answer, or None. In a group of its own, so that a filter it started ends with it."""
+    """Return the output of a git command, or None if it fails. git runs in a process group of its
+    own, so that a filter it started ends with it."""
     try:
         process = subprocess.Popen(
             [*_GIT, *question],
@@ -221,19 +228,20 @@ _SECRET_KEY_KINDS = _set(
     "subscription master ssh deploy service client shared consumer wandb hf openai aws azure gcp "
     "google anthropic comet neptune mlflow clearml kaggle replicate cohere mistral"
 )
-"""Before `key` or `keys`: a secret one."""
+"""Words that make a following `key` or `keys` a secret: api_key, ssh_key."""
 _MODEL_WORDS = _set(
     "pad padding eos bos unk mask masked sep cls special stop image audio video start end per max "
     "min num n new next prefix class first last mean avg total target source prompt bot eot eod "
     "begin decoder encoder every each by single two multi forward backward one second"
 )
-"""Before `token` or `pass`: a model's, not a person's."""
+"""Words after which `token` or `pass` belongs to a model, not to a person: pad_token."""
 _PROPERTY_WORDS = _set(
     "file files path dir directory folder env var name names type types len length size count "
     "limit dim dims dimension ratio rate min max num prob probability budget strategy idx index "
     "level policy provider backend expiry ttl timeout through"
 )
-"""After any of them: something about it, not the thing itself."""
+"""Words that, after the name of a secret, name a property of it and not the secret itself:
+password_length, token_file."""
 _POSSIBLY_SECRET_WORDS = _set("key keys token tokens auth session login pin sid signature")
 _PLURAL_SECRETS = _set("passwords secrets apikeys credentials creds cookies keys tokens")
 _HASH_WORDS = _set("commit sha rev revision hash digest checksum md uuid")
@@ -242,15 +250,15 @@ _SECRET_ENDINGS = ("password", "passwd", "apikey", "secret", "passphrase")
 
 @lru_cache(maxsize=512)
 def words(name: str) -> tuple[str, ...]:
-    """--hfToken, HF_TOKEN, trainer.hf-token: (…, hf, token)."""
+    """Split a name into lower-case words: --hfToken and HF_TOKEN give (hf, token)."""
     return tuple(word.lower() for word in _WORDS.findall(name.rpartition("/")[2]))
 
 
 def is_secret(name: str) -> bool:
-    """What goes by this name is one, whatever it looks like."""
-    found = words(name)
-    for at, word in enumerate(found):
-        before, after = found[at - 1] if at else "", found[at + 1 :]
+    """Return whether every value with this name is a secret, however it looks."""
+    parts = words(name)
+    for position, word in enumerate(parts):
+        before, after = parts[position - 1] if position else "", parts[position + 1 :]
         if _PROPERTY_WORDS.intersection(after):
             continue
         if word in ("token", "pass") and (before in _MODEL_WORDS or "".join(after).isalpha()):
@@ -259,11 +267,12 @@ def is_secret(name: str) -> bool:
             return True
         if word == "string" and before in ("connection", "conn"):
             return True
-    return "".join(found).endswith(_SECRET_ENDINGS)
+    return "".join(parts).endswith(_SECRET_ENDINGS)
 
 
 def may_be_secret(name: str) -> bool:
-    """What goes by this name is one where nobody would have typed it: --key, --session."""
+    """Return whether a value with this name, such as --key or --session, is a secret unless it
+    looks typed by hand."""
     return not (
         _POSSIBLY_SECRET_WORDS.isdisjoint(words(name)) or _PROPERTY_WORDS.intersection(words(name))
     )
@@ -274,15 +283,16 @@ def takes_several(name: str) -> bool:
 
 
 def is_hash(name: str) -> bool:
-    """Forty hexadecimal digits are no key here: --revision."""
+    """Return whether hexadecimal digits under this name, such as --revision, are not a secret."""
     return not _HASH_WORDS.isdisjoint(words(name))
 
 
 HIDDEN = "‹hidden›"
 MAX_SCANNED_CHARS = 4096
 MAX_KEPT_CHARS = 2000
-"""Characters of one argument, looked at and kept: the patterns take time with the square of them,
-9 ms for as many as this. What begins among the kept is looked at to its end."""
+"""Number of characters of one argument that are recorded. `MAX_SCANNED_CHARS` of them are searched
+for secrets, so that a secret that begins in the recorded part is seen to its end. The time of the
+search grows with the square of the length and is 9 ms for an argument of this size."""
 
 _KEY_FORMATS = re.compile(
     r"""(?<![A-Za-z0-9])(?:
@@ -321,9 +331,10 @@ _RANDOM_TEXT = (
     (re.compile(r"[A-Za-z0-9+=]{20,}"), 0.35),
     (re.compile(r"[A-Za-z0-9_-]{32,}"), 0.45),
 )
-"""What a key may look like, and the least share of characters at which its kind (small, capital,
-digit) changes: 0.62 of them where it was drawn at random, 0.38 in ViT-bigG-14-CLIPA-336-datacomp1b.
-The first is one cloud's secret keys, which may hold slashes."""
+"""Patterns of randomly generated keys. Each comes with the smallest share of characters at which
+the kind of character (lower case, upper case, digit) changes. The share is 0.62 in random text and
+0.38 in ViT-bigG-14-CLIPA-336-datacomp1b. The first pattern is for AWS secret keys, which may hold
+slashes."""
 _HEX = re.compile(r"(?<![\w/-])(?:[0-9a-fA-F]{32}|[0-9a-fA-F]{40}|[0-9a-fA-F]{64})(?![\w/-]|\.\w)")
 _NUMBER = re.compile(r"[+-]?\d{1,15}(?:\.\d*)?(?:e[+-]?\d+)?", re.I)
 _ASSIGNED = re.compile(r"([-+~]*[A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
@@ -331,7 +342,7 @@ _SEPARATORS = re.compile(r"[\s,/._:|-]+")
 
 
 def redacted(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The arguments of a command line, with what is or may be a secret replaced."""
+    """Return the arguments of a command line with all values hidden that may be secrets."""
     kept: list[str] = []
     name = ""  # the option whose value comes next
     for argument in arguments:
@@ -345,8 +356,8 @@ def redacted(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def redacted_text(text: str) -> str:
-    """Code, or an exception's words: only what is quoted or looks like a key is hidden, because
-    `token = tokenizer(x)` is a program and no secret."""
+    """Return code or the text of an exception with secrets hidden. After a name only quoted text is
+    hidden, because `token = tokenizer(x)` is code and no secret."""
     return _cut(_hide_by_look(_hide_by_name(text[:MAX_SCANNED_CHARS], quoted=True)), text)
 
 
@@ -358,12 +369,12 @@ def _cut(kept: str, whole: str) -> str:
 
 
 def looks_secret(text: str) -> bool:
-    """Whether a value gives itself away, whatever it is called."""
+    """Return whether a value looks like a secret, whatever its name is."""
     return _hide_by_look(text[:MAX_SCANNED_CHARS]) != text[:MAX_SCANNED_CHARS]
 
 
 def _value(name: str, value: str) -> str:
-    """`value` of the option `name`, or an argument by itself."""
+    """Return `value` with secrets hidden. `name` is the option that it belongs to, or ""."""
     if is_secret(name):
         return HIDDEN if value else value
     if name in ("-u", "--user", "--login") and ":" in value:
@@ -377,7 +388,7 @@ def _value(name: str, value: str) -> str:
 
 
 def _looks_typed(value: str) -> bool:
-    """A number, a word, a path, a list of such: what people write by hand."""
+    """Return whether a value looks typed by hand: a number, a word, a path, or a list of these."""
     parts = _SEPARATORS.split(value)
     return bool(_NUMBER.fullmatch(value)) or all(
         part.isalpha() or part.isdigit() or len(part) < 8 for part in parts
@@ -385,8 +396,8 @@ def _looks_typed(value: str) -> bool:
 
 
 def _hide_by_name(text: str, quoted: bool = False) -> str:
-    """`text` with the values of fields that are named like a secret replaced; `quoted`: of those
-    the strings only."""
+    """Return `text` with the values of fields hidden whose names say that they are secret. With
+    `quoted`, only values in quotes are hidden."""
     kept, at = [], 0
     while (name := _NAME.search(text, at)) is not None:
         kept.append(text[at : name.end()])
@@ -401,23 +412,25 @@ def _hide_by_name(text: str, quoted: bool = False) -> str:
 
 
 def _hide_by_look(text: str, hashes: bool = False) -> str:
-    """`text` with what looks like a secret by itself replaced."""
+    """Return `text` with everything hidden that looks like a secret. With `hashes`, hexadecimal
+    digits are kept."""
     if len(text) < 6:
         return text
     text = _KEY_FORMATS.sub(HIDDEN, _PEM.sub(HIDDEN, text))
     for login in _LOGINS:
         text = login.sub(_HIDE, text)
-    for pattern, least in _RANDOM_TEXT:
-        text = pattern.sub(partial(_hidden_if_random, least=least), text)
+    for pattern, min_change_share in _RANDOM_TEXT:
+        text = pattern.sub(partial(_hidden_if_random, min_change_share=min_change_share), text)
     return text if hashes else _HEX.sub(HIDDEN, text)
 
 
-def _hidden_if_random(found: "re.Match[str]", least: float) -> str:
-    """Letters of both cases and digits, changing kind all the time: drawn, not written."""
-    kinds = [_kind(character) for character in found[0] if character not in "-_"]
+def _hidden_if_random(match: "re.Match[str]", min_change_share: float) -> str:
+    """Return `HIDDEN` for a match that mixes lower case, upper case and digits so often that it
+    must have been generated at random; else return the match itself."""
+    kinds = [_kind(character) for character in match[0] if character not in "-_"]
     changes = sum(a != b for a, b in pairwise(kinds))
-    drawn = {"a", "A", "0"} <= set(kinds) and changes >= least * len(kinds)
-    return HIDDEN if drawn else found[0]
+    is_random = {"a", "A", "0"} <= set(kinds) and changes >= min_change_share * len(kinds)
+    return HIDDEN if is_random else match[0]
 
 
 def _kind(character: str) -> str:

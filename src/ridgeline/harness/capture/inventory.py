@@ -1,12 +1,13 @@
-"""Whether gradients are cleared between two steps of an optimizer, or add up for ever.
+"""What the program is made of: its modules, optimizers, loaders and child processes, and whether it
+clears its gradients.
 
-One small parameter of each optimizer is followed. When the first backward after a step begins, the
-gradient of that parameter must be None, filled with zeros, or another tensor. This shows whatever
-cleared it (`zero_grad`, `p.grad = None`, `p.grad.zero_()`). Two cases need care. Gradients that are
+Gradients that are not cleared between two steps of an optimizer add up for ever. One small
+parameter of each optimizer is followed. When the first backward after a step begins, the gradient
+of that parameter must be None, filled with zeros, or another tensor. This shows whatever cleared it
+(`zero_grad`, `p.grad = None`, `p.grad.zero_()`). Two cases need care. Gradients that are
 accumulated on purpose are still cleared after the optimizer's step. Two optimizers that take turns
 each clear their own gradients before their own turn. So a step counts as not cleared only if no
-backward before the optimizer's next step found the gradient cleared.
-"""
+backward before the optimizer's next step found the gradient cleared."""
 
 import weakref
 from contextlib import suppress
@@ -48,6 +49,8 @@ class _Followed(Struct):
 
 
 class GradientClearing:
+    """Checks whether the gradients of each optimizer are cleared between its steps."""
+
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._followed: dict[int, _Followed] = {}
@@ -55,59 +58,63 @@ class GradientClearing:
     def seen(self, optimizer: int) -> tuple[int, int]:
         """Return how many steps of an optimizer, given by its id, were checked, and how many of
         these steps began with the gradients of the step before."""
-        found = self._followed.get(optimizer)
-        return (found.checked, found.kept) if found is not None else (0, 0)
+        followed = self._followed.get(optimizer)
+        return (followed.checked, followed.kept) if followed is not None else (0, 0)
 
     def stepped(self, optimizer: Any) -> None:
         """Note that an optimizer's step has ended, with its gradients still in place."""
-        found = self._followed.get(id(optimizer))
-        if found is None and len(self._followed) >= MAX_OPTIMIZERS:
+        followed = self._followed.get(id(optimizer))
+        if followed is None and len(self._followed) >= MAX_OPTIMIZERS:
             return
-        if found is not None:
-            if found.checked >= MAX_STEPS:
+        if followed is not None:
+            if followed.checked >= MAX_STEPS:
                 return
-            if found.looks:
-                found.checked += 1
-                found.kept += not found.cleared
-        followed = found.parameter if found is not None else None
-        parameter = followed() if followed is not None else None
+            if followed.looks:
+                followed.checked += 1
+                followed.kept += not followed.cleared
+        reference = followed.parameter if followed is not None else None
+        parameter = reference() if reference is not None else None
         if not self._is_plain(getattr(parameter, "grad", None)):
             parameter = self._smallest(optimizer)
         if parameter is None:
-            if found is not None:
-                found.looks = 0
+            if followed is not None:
+                followed.looks = 0
             return
         grad = parameter.grad
-        if found is None:
-            found = self._followed[id(optimizer)] = _Followed(None, 0, 0)
-        found.parameter, found.looks, found.cleared = weakref.ref(parameter), 0, False
-        found.pointer, found.version = grad.data_ptr(), grad._version
+        if followed is None:
+            followed = self._followed[id(optimizer)] = _Followed(None, 0, 0)
+        followed.parameter, followed.looks, followed.cleared = weakref.ref(parameter), 0, False
+        followed.pointer, followed.version = grad.data_ptr(), grad._version
 
     def pass_over(self) -> None:
         """Note that a step has ended which could not be checked: nothing is known until the next
         step has ended."""
-        for found in self._followed.values():
-            found.parameter, found.looks = None, 0
+        for followed in self._followed.values():
+            followed.parameter, followed.looks = None, 0
 
     def backward_begins(self) -> None:
-        for found in self._followed.values():
-            if found.checked < MAX_STEPS and not found.cleared and found.parameter is not None:
-                parameter = found.parameter()
-                found.cleared = parameter is None or self._is_clean(found, parameter.grad)
-                found.looks += 1
+        for followed in self._followed.values():
+            if (
+                followed.checked < MAX_STEPS
+                and not followed.cleared
+                and followed.parameter is not None
+            ):
+                parameter = followed.parameter()
+                followed.cleared = parameter is None or self._is_clean(followed, parameter.grad)
+                followed.looks += 1
 
-    def _is_clean(self, found: _Followed, grad: Any) -> bool:
-        if not self._is_plain(grad) or grad.data_ptr() != found.pointer:
+    def _is_clean(self, followed: _Followed, grad: Any) -> bool:
+        if not self._is_plain(grad) or grad.data_ptr() != followed.pointer:
             return True
-        written = grad._version != found.version
-        if written and not found.looks:
+        written = grad._version != followed.version
+        if written and not followed.looks:
             return True  # no backward has run since the step, so the program wrote the gradient
         if not grad.is_cpu:
-            if written or found.device_readings >= MAX_DEVICE_READINGS:
+            if written or followed.device_readings >= MAX_DEVICE_READINGS:
                 return bool(written)  # a backward writes too: in doubt the program cleared it
             if self._torch.cuda.is_current_stream_capturing():
                 return True
-            found.device_readings += 1
+            followed.device_readings += 1
         return not bool(grad.any())
 
     def _is_plain(self, grad: Any) -> bool:
@@ -142,7 +149,7 @@ _OPTIONS = ("foreach", "fused", "capturable", "differentiable", "lr")
 
 
 class Root(Struct):
-    """An outermost module."""
+    """An outermost module, and how it was called."""
 
     name: str
     wrappers: tuple[str, ...]
@@ -164,20 +171,24 @@ class Root(Struct):
 
 
 class Roots:
+    """The outermost modules of the program."""
+
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._known: dict[int, Root] = {}
 
     def of(self, module: Any) -> Root:
         root = self._known.get(id(module))
-        if root is None or root.kind is not type(module):  # an id used again
-            root = self._meet(module)
+        if root is None or root.kind is not type(module):  # the id was reused
+            with self._torch._C.DisableTorchFunction():  # parameters may have a class of their own
+                root = self._describe_module(module)
             if len(self._known) < MAX_KNOWN:
                 self._known[id(module)] = root
         return root
 
     def all(self, trains: bool) -> tuple[ModuleSeen, ...]:
-        """In a program that never trains every call is its work."""
+        """Return what is known of all modules. In a program that never trains, calls in eval mode
+        or without gradients are its work and no evaluation."""
         return tuple(
             ModuleSeen(
                 name=root.name,
@@ -197,24 +208,20 @@ class Roots:
         )
 
     def count_quiet_as_training(self) -> None:
-        """What did not look like training was."""
+        """Count the calls that did not look like training as training."""
         for root in self._known.values():
             root.calls, root.quiet_calls = root.calls + root.quiet_calls, 0
 
-    def _meet(self, module: Any) -> Root:
-        with self._torch._C.DisableTorchFunction():  # parameters may be of the program's own kind
-            return self._met(module)
-
-    def _met(self, module: Any) -> Root:
+    def _describe_module(self, module: Any) -> Root:
         wrappers = []
         inner = module
         for _ in range(8):
             below = next(
                 (
-                    found
+                    child
                     for name in _WRAPPERS
                     if _is_wrapper_name(type(inner).__name__)
-                    and (found := inner.__dict__.get("_modules", {}).get(name)) is not None
+                    and (child := inner.__dict__.get("_modules", {}).get(name)) is not None
                 ),
                 None,
             )
@@ -223,7 +230,7 @@ class Roots:
             wrappers.append(type(inner).__name__)
             inner = below
         kind = type(inner)
-        if any(base.__name__ == "FSDPModule" for base in kind.__mro__):  # fully_shard's
+        if any(base.__name__ == "FSDPModule" for base in kind.__mro__):  # made by fully_shard
             wrappers.append("FSDPModule")
             kind = kind.__bases__[-1]
         parameters = _parameters_of(inner)
@@ -284,9 +291,10 @@ class Loaders:
         self._known: dict[int, LoaderSeen] = {}
         self._batches: dict[int, int] = {}
         self._begun: dict[int, list[int]] = {}
-        self._asked: tuple[int, int] | None = None
+        self._wait_began: tuple[int, int] | None = None
         self._waited: dict[int, tuple[int, int]] = {}
-        """Nanoseconds, and of those what the waiting thread worked."""
+        """By loader: nanoseconds of waiting for batches, and how many of them the waiting thread
+        spent on a processor."""
         self._made: dict[int, tuple[str, ...]] = {}
         self._unused: list[int] = []
         """The loaders of batches that no model has been called with yet."""
@@ -313,9 +321,9 @@ class Loaders:
                 self._trained[key] = self._trained.get(key, 0) + 1
         self._unused.clear()
 
-    def asked(self) -> None:
-        """For a batch, by the thread that trains."""
-        self._asked = perf_counter_ns(), thread_time_ns()
+    def wait_begins(self) -> None:
+        """Note that the thread that trains begins to wait for a batch."""
+        self._wait_began = perf_counter_ns(), thread_time_ns()
 
     def handed_out(self, iterator: Any, step: int = 0) -> None:
         # One DataLoader makes an iterator an epoch; its dataset and sampler stay the same.
@@ -329,16 +337,16 @@ class Loaders:
             self._note_wait(key)
             if len(self._unused) < MAX_KNOWN:
                 self._unused.append(key)
-            # An iterator that is kept, with its workers, counts from nothing in each epoch too.
+            # With persistent workers the iterator is kept, and counts from 0 again in each epoch.
             if getattr(iterator, "_num_yielded", 0) == 1:
                 self._begun.setdefault(key, []).append(step)
 
     def _note_wait(self, key: int) -> None:
-        asked, self._asked = self._asked, None
-        if asked is not None:
+        began, self._wait_began = self._wait_began, None
+        if began is not None:
             waited, worked = self._waited.get(key, (0, 0))
-            waited += perf_counter_ns() - asked[0]
-            worked += thread_time_ns() - asked[1]
+            waited += perf_counter_ns() - began[0]
+            worked += thread_time_ns() - began[1]
             self._waited[key] = waited, worked
 
     @property
@@ -399,25 +407,26 @@ def _worked_share(waited_ns: int, worked_ns: int) -> float | None:
 
 
 def _parameters_of(module: Any) -> list[Any]:
-    """As `module.parameters()`, which calls what the user may have replaced and hashes modules."""
-    found: dict[int, Any] = {}
-    met, left = set(), [module]
+    """Return what `module.parameters()` would, without calling methods that the user may have
+    replaced and without hashing modules."""
+    parameters: dict[int, Any] = {}
+    visited, left = set(), [module]
     while left:
-        one = left.pop()
-        if one is None or id(one) in met:
+        current = left.pop()
+        if current is None or id(current) in visited:
             continue
-        met.add(id(one))
-        if "_c" in one.__dict__:  # TorchScript keeps them out of Python's sight
-            found |= {id(p): p for p in one.parameters()}
+        visited.add(id(current))
+        if "_c" in current.__dict__:  # TorchScript keeps its parameters in C++
+            parameters |= {id(p): p for p in current.parameters()}
             continue
-        own = one.__dict__
-        found |= {id(p): p for p in own.get("_parameters", {}).values() if p is not None}
-        left += reversed(own.get("_modules", {}).values())
-    return list(found.values())
+        fields = current.__dict__
+        parameters |= {id(p): p for p in fields.get("_parameters", {}).values() if p is not None}
+        left += reversed(fields.get("_modules", {}).values())
+    return list(parameters.values())
 
 
 def _elements(parameter: Any) -> int:
-    """0 where it is not known yet (a lazy module), or only as a symbol."""
+    """Return the number of elements; 0 if it is not known yet (a lazy module) or only a symbol."""
     try:
         count = parameter.numel()
     except (RuntimeError, ValueError):
@@ -426,7 +435,8 @@ def _elements(parameter: Any) -> int:
 
 
 def _length(sampler: Any, dataset: Any) -> int | None:
-    """Not by asking a class of the user's own, whose __len__ may do anything."""
+    """Return the number of batches of a loader; None if only a class of the user's own could tell,
+    because its __len__ may do anything."""
     if not type(sampler).__module__.startswith("torch.utils.data"):
         return None
     inner = getattr(sampler, "sampler", sampler)

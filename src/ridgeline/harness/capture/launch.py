@@ -1,4 +1,5 @@
-"""Becomes the program: the same process, so that signals, terminal and exit code are its own."""
+"""Starts the program in place of this process, so that signals, terminal and exit code are the
+program's own."""
 
 import os
 import sys
@@ -12,13 +13,14 @@ _PACKAGE_HOME = Path(__file__).parents[3]
 
 
 def command(kind: TargetKind, name: str, arguments: Sequence[str]) -> list[str]:
-    """What a person would have typed without us, with the flags this Python was given."""
+    """Return the command that a user would type without us, with the options that this Python was
+    given."""
     target = {"module": ["-m", name], "code": ["-c", name]}.get(kind, [name])
     return [sys.executable, *_flags(sys.orig_argv), *target, *arguments]
 
 
 def _flags(typed: Sequence[str]) -> list[str]:
-    """The interpreter's own options, as they were typed before `-m ridgeline` or the script."""
+    """Return the interpreter's own options that stand before `-m ridgeline` or the script."""
     flags: list[str] = []
     rest = iter(typed[1:])
     for word in rest:
@@ -27,10 +29,10 @@ def _flags(typed: Sequence[str]) -> list[str]:
         if word.startswith("--"):  # --check-hash-based-pycs always
             flags += [word, *([next(rest, "")] if "=" not in word else [])]
             continue
-        before, letter, after = _up_to(word[1:], "mcWX")
-        # With -I, -E or -S Python would not read what gets us in.
-        plain = "".join(one for one in before if one not in "IES")
-        if letter in ("W", "X"):  # their value follows, or is the next word
+        before, letter, after = _split_at_letter(word[1:], "mcWX")
+        # With -I, -E or -S Python would not import our sitecustomize.
+        plain = "".join(option for option in before if option not in "IES")
+        if letter in ("W", "X"):  # the value follows at once, or is the next word
             flags += [f"-{plain}{letter}{after}", *([] if after else [next(rest, "")])]
         elif plain:
             flags.append(f"-{plain}")
@@ -39,28 +41,30 @@ def _flags(typed: Sequence[str]) -> list[str]:
     return flags
 
 
-def _up_to(text: str, stops: str) -> tuple[str, str, str]:
-    for at, letter in enumerate(text):
-        if letter in stops:
-            return text[:at], letter, text[at + 1 :]
+def _split_at_letter(text: str, letters: str) -> tuple[str, str, str]:
+    """Split `text` at the first of `letters`, as str.partition does."""
+    for position, letter in enumerate(text):
+        if letter in letters:
+            return text[:position], letter, text[position + 1 :]
     return text, "", ""
 
 
 def environment(directory: Path, rank: int, begins: str = "") -> dict[str, str]:
-    """The program's environment with what gets us in; taken out again before its first line.
-    `begins`: the module whose `begin` is called once torch is imported, where not capture's."""
+    """Return the program's environment with the variables by which our sitecustomize is imported;
+    it removes them before the program's first line. `begins` names the module whose `begin` is
+    called once torch is imported; by default that is `seams`."""
     own = dict(os.environ)
     before = own.get("PYTHONPATH")
     if before is not None:
         own["RIDGELINE_BEFORE"] = before
     own["PYTHONPATH"] = os.pathsep.join([str(_BOOT), *([before] if before else [])])
-    said = [str(directory.absolute()), str(_PACKAGE_HOME), str(rank), *([begins] if begins else [])]
-    own["RIDGELINE_BOOT"] = "\n".join(said)
+    boot = [str(directory.absolute()), str(_PACKAGE_HOME), str(rank), *([begins] if begins else [])]
+    own["RIDGELINE_BOOT"] = "\n".join(boot)
     return own
 
 
 def replace_process(arguments: Sequence[str], variables: dict[str, str] | None = None) -> None:
-    """Does not return."""
+    """Replace this process by a command. This function does not return."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(arguments[0], list(arguments), dict(os.environ) if variables is None else variables)

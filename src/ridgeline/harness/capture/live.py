@@ -1,25 +1,27 @@
-"""The session of this process, if there is one."""
+"""The run in progress in this process, and what the user's program may tell it: `step` and
+`region`."""
 
+import contextlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from ridgeline.harness.capture.session import Session
-import contextlib
-from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Protocol, TypeVar
 
 session: "Session | None" = None
-_following = False
+"""The session of this process, if there is one."""
+_follows_forks = False
 
 
 def follow_forks() -> None:
-    """In a child of the program the session goes quiet. Asked once: it cannot be taken back."""
-    global _following
-    if not _following:
+    """Make the session note nothing more in forked children of the program. The hook is registered
+    once, because it cannot be removed."""
+    global _follows_forks
+    if not _follows_forks:
         os.register_at_fork(after_in_child=_forked)
-        _following = True
+        _follows_forks = True
 
 
 def _forked() -> None:
@@ -37,19 +39,20 @@ class Listener(Protocol):
 
 
 listener: Listener | None = None
-"""The run in progress."""
+"""The session that `step` and `region` tell; None once the windows are over."""
 
 
 def step() -> None:
-    """An iteration of yours ends here. Once said, nothing else is taken for a step's end."""
+    """Mark the end of an iteration of your program. After the first call nothing else ends a
+    step."""
     if listener is not None:
         listener.user_ended_step()
 
 
 class region(contextlib.ContextDecorator):
-    """A part of a step with a name of yours: `with ridgeline.region("augment"): …`, or a decorator.
+    """Name a part of a step: `with ridgeline.region("augment"): …`, or use it as a decorator.
 
-    Its time is in steps.jsonl and in the report, and it stands in the trace under its name."""
+    Its time is in steps.jsonl and in the report, and the trace shows it under its name."""
 
     def __init__(self, name: str) -> None:
         self._name = name

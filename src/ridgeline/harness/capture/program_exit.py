@@ -1,4 +1,5 @@
-"""The program's last moment: say how it ended, and wait until the watcher has had its word."""
+"""The program's exit: write how it ended, wait for the watcher's report, and remove temporary files
+if the program is ended by force."""
 
 import contextlib
 import gc
@@ -21,34 +22,34 @@ from ridgeline.records.run_directory import RunDirectory
 
 
 def remove_temporary_files() -> None:
-    """Those of this process that are still held, by a `with` or a name."""
+    """Remove the temporary files and folders of this process that are still in use."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
-        return  # a fork has the objects of its parent, whose folders are not its own
+        return  # a forked child has copies of its parent's objects, and must not remove the files
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that they are removed without a word of the program
-        for one in (*_folders(), *_files()):
+        warnings.simplefilter("ignore")  # tempfile warns of implicit removal
+        for remove in (*_folder_finalizers(), *_file_closers()):
             with contextlib.suppress(Exception):
-                one()
+                remove()
 
 
-def _folders() -> list[Any]:
-    """As finalizers."""
+def _folder_finalizers() -> list[Any]:
     registry: dict[Any, Any] = getattr(weakref.finalize, "_registry", {})
     cleanup = getattr(tempfile.TemporaryDirectory, "_cleanup", None)
-    return [one for one, told in list(registry.items()) if told.func == cleanup]
+    return [finalizer for finalizer, info in list(registry.items()) if info.func == cleanup]
 
 
-def _files() -> list[Any]:
+def _file_closers() -> list[Any]:
     kind = getattr(tempfile, "_TemporaryFileWrapper", None)
-    return [one.close for one in gc.get_objects() if type(one) is kind]
+    return [item.close for item in gc.get_objects() if type(item) is kind]
 
 
 MAX_WATCHER_WAIT_S = 120.0
-"""The longest wait for a watcher that shows signs of work: reading the trace of a large model takes
-half a minute. Without such a sign the program leaves after `lock.EXIT_WAIT_S`."""
+"""Longest wait for a watcher that shows signs of work: reading the trace of a large model takes
+half a minute. Without such a sign the program exits after `watch_lock.EXIT_WAIT_S`."""
 OTHER_RANKS_WAIT_S = 0.5
-"""They may still be reading what this one sent for the same step."""
+"""Pause before a forced exit: other ranks may still be reading data that this rank sent for the
+same step."""
 
 
 def farewell(directory: str, rank: str) -> None:
@@ -71,8 +72,9 @@ def farewell(directory: str, rank: str) -> None:
 
 
 def exit_at_once(run: RunDirectory, rank: int, world: int) -> None:
-    """Does not return. A checkpoint in a `finally`, a handler of everything that is raised, a
-    loop that goes on after any exception: none of them sees that it was ended."""
+    """End the process without running any more of the program's code. No exception is raised,
+    because a `finally` that writes a checkpoint, an `except` clause, or a loop that goes on after
+    exceptions would see it. This function does not return."""
     try:
         farewell(str(run.path), str(rank))
         for stream in (sys.stdout, sys.stderr):
@@ -85,14 +87,15 @@ def exit_at_once(run: RunDirectory, rank: int, world: int) -> None:
 
 
 def ending() -> tuple[Status, str]:
-    """From what Python itself keeps of an exception nobody caught; sys.exit leaves nothing."""
+    """Return how the program ended and, if it raised, the exception in words. Python keeps an
+    uncaught exception in sys.last_type and sys.last_value; sys.exit leaves nothing there."""
     kind = getattr(sys, "last_type", None)
     if kind is None:
         return "finished", ""
     if issubclass(kind, KeyboardInterrupt):
         return "interrupted", ""
     try:
-        said = first_words(getattr(sys, "last_value", ""))
-    except Exception:  # its own words raise
-        said = ""
-    return "raised", f"{kind.__name__}: {said[:200]}" if said else kind.__name__
+        words = first_words(getattr(sys, "last_value", ""))
+    except Exception:  # the exception's own __str__ raised
+        words = ""
+    return "raised", f"{kind.__name__}: {words[:200]}" if words else kind.__name__

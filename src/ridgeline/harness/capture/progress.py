@@ -43,14 +43,18 @@ from ridgeline.records.run import Settings, Status, StepMemory, StepWindow, Wind
 
 MIN_SETTLE_STEPS = 3
 MAX_SETTLE_STEPS = 30
-"""A program that compiles in every step never settles: that is a finding, and is timed as it is."""
+"""A program that compiles in every step never settles, which is a finding. It is timed after this
+many steps all the same."""
 MIN_LIGHT_STEPS = 10
+"""Steps that are timed before the trace, and the smallest number of timed steps in a run whose
+steps are slow."""
 MAX_WAIT_FOR_TRACE_NS = 5_000_000_000
-"""Ten steps of a minute each are not waited for."""
+"""The trace begins after this time even if fewer than `MIN_LIGHT_STEPS` steps were timed: ten steps
+may take ten minutes."""
 MIN_LIGHT_NS = 2_000_000_000
-"""Twenty looks of the telemetry, and forty steps of 50 ms."""
+"""Shortest total of timed steps: enough for twenty telemetry samples, or forty steps of 50 ms."""
 MAX_LIGHT_NS = 30_000_000_000
-"""Steps this slow are timed well enough by fewer of them."""
+"""After this much timed, `MIN_LIGHT_STEPS` steps are enough."""
 
 Order = Literal["", "light", "trace", "untrace", "alone"]
 
@@ -63,7 +67,7 @@ class _Open(Struct):
 
 
 class Windows:
-    """`step_done` after each step says what is to happen now."""
+    """Decides which window the program is in. `step_done` returns what must happen after a step."""
 
     def __init__(self, settings: Settings, now_ns: int) -> None:
         self._settings = settings
@@ -77,7 +81,7 @@ class Windows:
 
     @property
     def label(self) -> StepWindow:
-        """What the step in progress is called."""
+        """The window in which the step in progress is recorded."""
         if self._disturbed:
             return "disturbed"
         kind = self._open.kind
@@ -102,18 +106,19 @@ class Windows:
         return order
 
     def disturb(self) -> None:
-        """Something of ours fell into the step in progress."""
+        """Mark the step in progress as disturbed by work of ours."""
         self._disturbed = True
 
     def no_trace(self) -> None:
-        """The traced window is not to be had, or was cut short."""
+        """Go on without a traced window, because there can be none or it was cut short."""
         self._traced = True
         if self._open.kind == "traced":
             self._open.kind = "light"
             self._disturbed = True
 
     def again(self, index: int, now_ns: int) -> None:
-        """What ends a step was understood only now: begin again."""
+        """Begin again with the first window, because the end of a step is only known from now
+        on."""
         self.__init__(self._settings, now_ns)  # type: ignore[misc]
         self._open.first_step = index
 
@@ -161,20 +166,25 @@ class Windows:
 
 
 MIN_DETAILED_STEPS = 30
-"""Timed steps with every detail first: short programs have no others."""
+"""The first timed steps are recorded in every detail; a short program has no others."""
 DETAIL_EVERY_NS = 100_000_000
-"""One close look in so much time: with a quarter of a millisecond 0.25 % of it."""
+"""At most one detailed step in this much time. A detailed step costs a quarter of a millisecond,
+0.25 % of this time."""
 MAX_STEPS_PER_DETAILED = 32
+"""At least one in this many steps is recorded in detail."""
 
 
 class Thinning:
+    """Chooses how many steps are recorded in detail: `every` is 1 for all, n for one step in n. The
+    other steps are only timed."""
+
     def __init__(self) -> None:
         self._seen = 0
         self._ns = 0
         self.every = 1
 
     def step(self, dur_ns: int) -> None:
-        """A timed step with every detail has ended."""
+        """Note that a detailed step in a light window has ended."""
         self._seen += 1
         self._ns += dur_ns
         if self._seen >= MIN_DETAILED_STEPS:
@@ -188,7 +198,7 @@ class Thinning:
 
 
 class Gate:
-    """Closed: nothing is to be noted, and every seam runs its body at once."""
+    """While it is closed, every seam runs the function's body alone and records nothing."""
 
     __slots__ = ("closed",)
 
@@ -204,12 +214,13 @@ class Progress:
         self, torch: Any, directory: Path, settings: Settings, rank: int, world: int
     ) -> None:
         self.detach: Callable[[bool, bool, bool], None] = lambda compiled, traced, goes_on: None
-        """Takes the seams off, as far as is safe; set by whoever put them on."""
+        """Takes the seams off, as far as that is safe. `Seams` sets it."""
         self.gate = Gate()
         self.off = False
-        """The windows are over, the program is, or we have failed too often."""
+        """Whether nothing is recorded any more: the windows or the program are over, or too many
+        errors of ours occurred."""
         self.thread: int | None = None
-        """The one that trains."""
+        """The thread that trains."""
         self.clock = perf_counter_ns
         self.timeline = Timeline(self.clock)
         self.stepping = Stepping()
@@ -227,12 +238,13 @@ class Progress:
         self.steps_alone = 0
         """Number of steps after the windows were over."""
         self.detailed = True
-        """Whether the step in progress is looked at closely."""
+        """Whether the step in progress is recorded in detail; else it is only timed."""
         self.needs_every_step = False
-        """The program does what can only be followed step by step."""
+        """Whether every step must be recorded in detail, because the program does something that
+        can only be followed step by step."""
         self._thinning = Thinning()
         self.system = SystemTime(self.clock)
-        """In light windows."""
+        """Time that the kernel worked for the program in light windows."""
         self._account = ThreadAccount(self.clock)
         self.pauses = PauseWatch(self._in_progress)
         self._timed: list[tuple[int, int, int, StepMemory | None]] = []
@@ -249,7 +261,7 @@ class Progress:
         self._marks: DeviceMarks | None = None
 
     def on_device(self, index: int) -> None:
-        """The program trains on that CUDA device: its clock counts."""
+        """Also time steps by the clock of the CUDA device that the program trains on."""
         if self._marks is None:
             self._cuda = index
             self._marks = DeviceMarks(self._torch)
@@ -285,7 +297,7 @@ class Progress:
         self._choose_detail()
 
     def time_step(self) -> None:
-        """A step that is only timed has ended."""
+        """Note that a step has ended which is only timed."""
         now, start = self.clock(), self.timeline.start_ns
         dur = self.timeline.restart(now)
         self._timed.append((self.index, start, dur, self._readings.read_if_due(self._cuda, now)))
@@ -295,7 +307,7 @@ class Progress:
             self._settle_timed()
 
     def detail_every_step(self) -> None:
-        """From here on every step is looked at closely, the one in progress included."""
+        """Record every step in detail from here on, the one in progress included."""
         self.needs_every_step = True
         if not self.detailed:
             self._settle_timed()
@@ -333,12 +345,12 @@ class Progress:
             self.gate.closed = thin
 
     def _can_time_only(self) -> bool:
-        # On a device the marks of each phase are part of the step, and cost less of it.
+        # On a GPU every step needs its phase marks, which cost a smaller share of the step.
         plain = self._marks is None and not (self.needs_every_step or self.recording.scaler)
         return plain and self.stepping.simple and not self.recording.tracing.running
 
     def yield_to_profiler(self) -> None:
-        """The program starts a profiler of its own: ours makes room."""
+        """Stop our trace, because the program starts a profiler of its own."""
         self._account.end()
         self.recording.trace_ends(keep=False)
         self.recording.miss(PROFILES_ITSELF, "profiles-itself")
@@ -347,7 +359,8 @@ class Progress:
         self.timeline.resume()
 
     def stopping(self) -> None:
-        """Seen from outside: whether it ends is the program's affair, unless at once was asked."""
+        """Leave a file that says that the program was told to end. It may go on by itself, unless
+        the user requested a forced exit."""
         with contextlib.suppress(OSError):
             self._journal.directory.stopping_file.touch()
         if self._settings.at_once:
@@ -362,7 +375,7 @@ class Progress:
         if self._timed:
             self._settle_timed()
         if not self.off and self.stepping.open and ended in ("finished", "stopped"):
-            self._windows.disturb()  # what came after its last backward is not the step's
+            self._windows.disturb()  # it includes time after the last backward
             self.end_step(self.stepping.last())
         self.stop()
         self.compiling.leave()
@@ -380,18 +393,18 @@ class Progress:
         self.recording.note_host_memory(*self._where()[:2])
 
     def stop(self) -> None:
-        """Nothing is noted any more."""
+        """Record nothing more."""
         self.off = self.gate.closed = self.detailed = True
         self.pauses.stop()
 
     def wake(self) -> None:
-        """What looked like inference was an evaluation before training."""
+        """Record again: what looked like inference was an evaluation before training."""
         self.off = self.gate.closed = False
         self.timeline.unwind()
         self.timeline.resume()
 
     def _merge_into_first(self) -> None:
-        """All steps so far were one, and the one in progress is the second."""
+        """Join all steps so far into the first step; the step in progress is the second."""
         whole = self._drafts.whole
         if whole is not None:
             first = self._restart(whole, End.PLAIN, whole.start_ns)
@@ -419,8 +432,8 @@ class Progress:
         recording = self.recording
         self.system.end()
         self._account.end()
-        recording.stop_sampling()  # what we do here is no line of the user's
-        self.pauses.stop()  # a thread of ours would show in the trace
+        recording.stop_sampling()  # our own work here must not be sampled
+        self.pauses.stop()  # a thread of ours would appear in the trace
         if order == "light":
             recording.stop_memory_history()
         elif order == "trace":
@@ -428,7 +441,7 @@ class Progress:
                 recording.miss(PROFILES_ITSELF, "profiles-itself")
                 self._windows.no_trace()
             elif recording.trace_begins(self._cuda is not None):
-                self.timeline.mark = None  # events of ours would stand in the trace
+                self.timeline.mark = None  # our events would appear in the trace
             else:
                 self._windows.no_trace()
         elif order == "untrace":
@@ -445,7 +458,7 @@ class Progress:
             self._account.begin("traced" if recording.tracing.running else "light")
 
     def _leave_alone(self) -> None:
-        """The windows are over: the program runs on without us."""
+        """End the recording after the last window; the program runs on without us."""
         self._deliver(last=True)
         self._journal.flush(self.clock())
         self.recording.close()
@@ -458,7 +471,8 @@ class Progress:
             self.detach(self.compiling.seen, self.recording.tracing.names_modules, True)
 
     def _deliver(self, last: bool = False) -> None:
-        """Hand over the steps the device is done with; the `last` time it is waited for."""
+        """Hand over the steps that the device has completed. With `last`, wait for the device
+        first."""
         if self._marks is not None:
             if last:
                 self._marks.wait()
@@ -502,6 +516,7 @@ class Progress:
         return self.index, self.timeline.start_ns, phase, self.thread
 
     def _where(self) -> tuple[int, str, int | None]:
-        """The step, the phase ("" when nobody looks any more), and the thread that trains."""
+        """Return the step in progress, its phase ("" if nothing is recorded any more), and the
+        thread that trains."""
         phase = "" if self.off else phase_name(self.timeline.phase, self.stepping.trains)
         return self.index, phase, self.thread

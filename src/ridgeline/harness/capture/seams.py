@@ -30,12 +30,14 @@ from ridgeline.records.run import Settings, Status
 from ridgeline.records.run_directory import RunDirectory
 
 _ours: "WeakKeyDictionary[Any, Any]" = WeakKeyDictionary()
-"""What is ours, and what it stands for: a second block may find the first one's still on."""
+"""The original function for each function of ours: a second block may find the seams of the first
+still on."""
 
 
 _profiler_knows = False
-"""The profiler, once used, knows calls of modules by our code object: without it a later profile of
-the program's own would name no modules. Then that seam stays on for good, with its gate closed."""
+"""Whether the profiler has learned to recognise calls of modules by our code object. A later
+profile by the program would then name no modules without it, so that seam stays on, with its gate
+closed."""
 
 
 class Seams:
@@ -75,7 +77,7 @@ class Seams:
             profiler.profile, "_prepare_trace", session.profiler_begins, _nothing, ("self",)
         )
         process = importlib.import_module("multiprocessing.process")
-        # Where loaders and processes were made only helps to explain: a run can do without it.
+        # A run can do without the lines at which loaders and processes were made.
         with contextlib.suppress(TypeError, ValueError, AttributeError, KeyError):
             self._around(loader.DataLoader, "__init__", _itself, session.loader_made, ("self",))
         with contextlib.suppress(TypeError, ValueError, AttributeError, KeyError):
@@ -138,7 +140,7 @@ class Seams:
     ) -> None:
         theirs = _ours.get(owner.__dict__[name], owner.__dict__[name])
         if not isinstance(theirs, FunctionType):
-            raise TypeError(f"{name} is no plain function here")
+            raise TypeError(f"{name} is not a plain function in this version of torch")
         ours = instrumented(
             theirs,
             self._torch.compiler.is_dynamo_compiling,
@@ -153,7 +155,8 @@ class Seams:
         self._put.append((owner, name, ours, theirs))
 
     def _wrap_zero_grad(self, owner: Any) -> None:
-        """A decorated function, whose source is not all it does: wrapped as it is."""
+        """Put a wrapper around zero_grad. It is decorated, so its source alone is not the
+        function."""
         theirs = _ours.get(owner.__dict__["zero_grad"], owner.__dict__["zero_grad"])
         session = self._session
         gate, begins, ends = session.gate, session.zero_grad_begins, session.zero_grad_ends
@@ -186,11 +189,12 @@ def _no_hook(optimizer: Any, *rest: Any) -> None:
 
 
 def begin(torch: Any, directory: str, settings: Settings | None = None) -> Session:
+    """Begin to record this process as the run in `directory`."""
     path = Path(directory)
     rank = int(os.environ.get("RANK", "0") or 0)
     world = int(os.environ.get("WORLD_SIZE", "1") or 1)
-    asked = settings or RunDirectory(path).run().settings
-    session = Session(torch, path, asked, rank, world)
+    settings = settings or RunDirectory(path).run().settings
+    session = Session(torch, path, settings, rank, world)
     Seams(torch, session).put_on()
     live.follow_forks()
     live.session = live.listener = session
@@ -198,7 +202,7 @@ def begin(torch: Any, directory: str, settings: Settings | None = None) -> Sessi
 
 
 def end(session: Session, ended: Status, why: str) -> None:
-    """Of a block: the seams come off, and the process goes on."""
+    """End the recording of a block: the seams come off, and the process goes on."""
     session.farewell(ended, why)
     progress = session.progress
     progress.detach(progress.compiling.seen, progress.recording.tracing.names_modules, False)
@@ -220,7 +224,7 @@ def factory(_r_compiling, _r_gate, _r_enter, _r_leave, _r_see):
 
 
 _made: dict[tuple[CodeType, bool], CodeType] = {}
-"""By the function's own code, and whether what it returns is seen."""
+"""Our code for a function, by the function's own code and by whether its results are observed."""
 
 
 def instrumented(
@@ -233,12 +237,13 @@ def instrumented(
     passing: Sequence[str],
     see: Callable[..., Any] | None = None,
 ) -> FunctionType:
-    """`function` with `token = enter(*passing)` before and `leave(token)` after its body; `see`
-    gets each value returned, with the first of `passing`, and gives it back. Raises ValueError
-    where the source cannot be had."""
-    # One code object for a function, however often it is put on: the profiler knows module calls
-    # by the code object that nn.Module.__call__ had when it was first used.
-    key = (function.__code__, see is not None)  # what sees calls `see`, and None is no function
+    """Return `function` with `token = enter(*passing)` before and `leave(token)` after its body.
+    `see(first, value)`, if given, is called with each value that the function returns and must
+    return it; `first` is the first of `passing`. Raise ValueError if the source is not available.
+    """
+    # A function gets the same code object every time, because the profiler recognises module calls
+    # by the code object that nn.Module.__call__ had when the profiler was first used.
+    key = (function.__code__, see is not None)
     code = _made.get(key)
     if code is None:
         code = _made[key] = _code_of(function, passing, see is not None)
@@ -274,16 +279,16 @@ def _code_of(function: FunctionType, passing: Sequence[str], sees: bool) -> Code
         raise ValueError(f"no source of {function.__qualname__}: {error}") from error
     # A header of one line keeps every column right, however deep the function is indented.
     tree = ast.parse("if 1:\n" + "".join(lines) if lines[0][:1].isspace() else "".join(lines))
-    found = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    definition = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
     ast.increment_lineno(tree, first - (2 if lines[0][:1].isspace() else 1))
-    found.decorator_list = []
-    return _compile(found, function.__code__, passing, sees)
+    definition.decorator_list = []
+    return _compile(definition, function.__code__, passing, sees)
 
 
 def _compile(
-    found: ast.FunctionDef, original: CodeType, passing: Sequence[str], sees: bool
+    definition: ast.FunctionDef, original: CodeType, passing: Sequence[str], sees: bool
 ) -> CodeType:
-    body = found.body
+    body = definition.body
     text = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
     doc, work = (body[:1], body[1:]) if text else ([], body)
     module = ast.parse(_FACTORY)
@@ -293,21 +298,21 @@ def _compile(
     assert isinstance(shell, ast.FunctionDef)
     check, token, attempt = shell.body
     for node in (check, token, attempt):
-        _place(node, found.lineno)
+        _place(node, definition.lineno)
     assert isinstance(check, ast.If)
     assert isinstance(token, ast.Assign)
     assert isinstance(attempt, ast.Try)
-    # Where the body does not return at its end, it must not run on into ours.
-    ending = ast.Return(value=None, lineno=found.lineno, col_offset=0)
+    # If the body does not return at its end, execution must not continue in our part.
+    ending = ast.Return(value=None, lineno=definition.lineno, col_offset=0)
     check.body = [*work, ending]
     assert isinstance(token.value, ast.Call)
-    token.value.args = [_name(name, found.lineno) for name in passing]
-    attempt.body = _seen(work, passing[0], found.lineno) if sees else list(work)
-    found.body = [*doc, check, token, attempt]
-    found.returns = None
-    _plain_arguments(found.args)
-    found.name = shell.name  # a function may name itself: that is the global, not this one
-    factory.body[0] = found
+    token.value.args = [_name(name, definition.lineno) for name in passing]
+    attempt.body = _seen(work, passing[0], definition.lineno) if sees else list(work)
+    definition.body = [*doc, check, token, attempt]
+    definition.returns = None
+    _plain_arguments(definition.args)
+    definition.name = shell.name  # inside the function, its own name still means the global
+    factory.body[0] = definition
     ast.fix_missing_locations(module)
     outer = compile(
         module, original.co_filename, "exec", dont_inherit=True, flags=_future(original)
@@ -321,7 +326,8 @@ def _compile(
 
 
 def _plain_arguments(arguments: ast.arguments) -> None:
-    """Defaults and annotations are carried over as objects; their expressions are not run again."""
+    """Remove the expressions of defaults and annotations, which must not run a second time: the
+    values are copied from the original function."""
     arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
     arguments.kw_defaults = [d and ast.Constant(None) for d in arguments.kw_defaults]
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
@@ -331,7 +337,7 @@ def _plain_arguments(arguments: ast.arguments) -> None:
 
 
 class _Returns(ast.NodeTransformer):
-    """return X → return see(first, X), in this function and not in those inside it."""
+    """Replaces `return X` by `return see(first, X)`, in this function but not in nested ones."""
 
     def __init__(self, first: str, line: int) -> None:
         self._first = first

@@ -1,8 +1,8 @@
-"""A run in progress, as the seams see it: what each of them tells becomes phases, counts and ends
-of steps.
+"""A run in progress: turns the calls of the seams into phases, counts and ends of steps.
 
 Everything here runs inside the user's program, between its own lines. Each entry point is guarded:
-a fault of ours is written down, the seams go quiet, and the program goes on.
+an error of ours is recorded, after a few of them the seams do nothing more, and the program goes
+on.
 """
 
 import contextlib
@@ -23,16 +23,16 @@ from ridgeline.harness.capture.tracing import end_without_kineto
 from ridgeline.records.run import Settings, Status
 
 MAX_FAULTS = 5
-"""After so many faults of ours the seams go quiet for good."""
+"""After this many errors of ours the seams do nothing more."""
 
 
 class StopAfter(SystemExit):
-    """Raised where the last step that was asked for ends: the program ends as by sys.exit(0)."""
+    """Raised at the end of the last requested step, so that the program ends as by sys.exit(0)."""
 
 
 class Session:
-    """One for the process. Seams come in pairs: what the first returns is given to the second;
-    None: not ours to note."""
+    """The recording of this process. The methods of a seam come in pairs: the value that the first
+    returns is passed to the second; None means that the call is not recorded."""
 
     def __init__(
         self, torch: Any, directory: Path, settings: Settings, rank: int, world: int
@@ -51,9 +51,10 @@ class Session:
         self._ends_after_backward = End.NO
         self._reach = BackwardReach(torch)
         self._batch = NOTHING
-        """Handed out and not yet given to a module."""
+        """Size of the batches that loaders handed out and no module was called with yet."""
         self._handed: tuple[int, Any] = (0, None)
-        """Its loader, and a weak reference to the iterator."""
+        """The id of the loader that handed out the last batch, and a weak reference to its
+        iterator."""
         self._followed = LiveOptimizers(self._stepping.anchor)
         self._eval_trains = self._eval_with_grad = self._train_mode_seen = False
         self._stopped = False
@@ -65,14 +66,14 @@ class Session:
         if self.progress.off or not self._is_training_thread():
             return None
         try:
-            if self._optimizer_depth:  # a step that raised never said that it ended
+            if self._optimizer_depth:  # an optimizer step raised, so that its end was not seen
                 self._optimizer_depth = 0
                 self._timeline.unwind()
             end = self._stepping.input_begins()
             if end is not End.NO:
                 self.progress.end_step(end)
             self._timeline.enter(INPUT)
-            self.progress.loaders.asked()
+            self.progress.loaders.wait_begins()
         except Exception as error:
             return self._note_fault("input", error)
         return iterator
@@ -93,7 +94,7 @@ class Session:
             self._leave("input")
 
     def loader_made(self, loader: Any) -> None:
-        """Note that some thread has made a DataLoader."""
+        """Note that a thread of the program has made a DataLoader."""
         if self.progress.off:
             return
         try:
@@ -112,7 +113,7 @@ class Session:
 
     def call_begins(self, module: Any, args: Any, kwargs: Any) -> Any:
         if self.progress.off or self._jit_traces() is not None:
-            return None  # what we ask of a tensor would stand in the graph of torch.jit.trace
+            return None  # torch.jit.trace would record our operations on tensors
         try:
             grad = self._torch.is_grad_enabled()
             training = grad and (module.training or self._eval_trains)
@@ -120,7 +121,7 @@ class Session:
                 return None
             self.progress.compiling.watch()
             root = self.progress.roots.of(module)
-            model = bool(root.parameters) or not grad  # else a loss, or an activation on its own
+            model = bool(root.parameters) or not grad  # else a loss or a single activation
             if grad and model:
                 self._train_mode_seen |= module.training
                 self._eval_with_grad |= not module.training
@@ -141,9 +142,9 @@ class Session:
         self.gate.closed = False
         try:
             self._timeline.leave()
-            who, training, model, handled = token  # it may stand in an `except` of the program
+            who, training, model, handled = token  # `handled`: an exception caught before the call
             if training:
-                raised = id(sys.exc_info()[1]) != handled  # its batch is spent, and no probe
+                raised = id(sys.exc_info()[1]) != handled  # its batch was used all the same
                 self.progress.counts.trained.ends(0 if raised else self._reach.number())
             if model:
                 end = self._stepping.call_done(who, training)
@@ -194,7 +195,7 @@ class Session:
             self._stop_if_due()
 
     def optimizer_begins(self, optimizer: Any, *rest: Any) -> None:
-        if not self.progress.detailed:  # all that a step which is only timed costs
+        if not self.progress.detailed:  # the step is only timed, and this is all it costs
             self._optimizer_depth += 1
             return
         if self.progress.off:
@@ -205,9 +206,9 @@ class Session:
             self._optimizer_depth += 1
             if self._optimizer_depth == 1:
                 self._timeline.enter(OPTIMIZER)
-                told = getattr(optimizer, "found_inf", None)  # by a scaler, for a fused update
-                if told is not None:
-                    self.progress.counts.overflow = self._number(told)
+                found_inf = getattr(optimizer, "found_inf", None)  # set by a scaler for fused steps
+                if found_inf is not None:
+                    self.progress.counts.overflow = self._number(found_inf)
         except Exception as error:
             self._note_fault("optimizer", error)
 
@@ -243,7 +244,8 @@ class Session:
         self._stop_if_due()
 
     def _timed_only(self, optimizer: Any) -> bool:
-        """Whether that was all there is to do; else another optimizer has stepped."""
+        """End a step that is only timed, and return True. Return False if another optimizer than
+        the anchor has stepped, which needs every detail."""
         try:
             if self._optimizer_depth > 1:  # a subclass that calls its parent's step
                 self._optimizer_depth -= 1
@@ -281,12 +283,12 @@ class Session:
         if not self.progress.needs_every_step and getattr(
             optimizer, "_step_supports_amp_scaling", False
         ):
-            self.progress.detail_every_step()  # whether it skips is seen inside its step
+            self.progress.detail_every_step()  # the optimizer itself decides whether to skip
         counts = self.progress.counts
         return (optimizer, counts, counts.optimizer_steps, self.progress.index)
 
     def scaler_ends(self, token: Any) -> None:
-        """The scaler left the optimizer alone: the step ends all the same."""
+        """End the step even if the scaler did not call the optimizer."""
         if token is None or self.progress.off:
             return
         try:
@@ -355,14 +357,14 @@ class Session:
         return self.progress.farewell(ended, why)
 
     def forked(self) -> None:
-        """In a child of the program: nothing is ours to note here."""
+        """Stop recording in a forked child of the program."""
         self.progress.stop()
         live.listener = None
         tracing = self.progress.recording.tracing
         if tracing.running and sys.getprofile() is not None:
-            sys.setprofile(None)  # the profiler's, which would go on collecting
+            sys.setprofile(None)  # else the profiler's hook would go on collecting
         if tracing.used:
-            with contextlib.suppress(Exception):  # another C library: torch's own bug stays
+            with contextlib.suppress(Exception):  # another C library has no on_exit
                 end_without_kineto()
 
     def _leave(self, phase: str) -> None:
@@ -372,8 +374,8 @@ class Session:
             self._note_fault(phase, error)
 
     def _hand_out(self, iterator: Any, given: Amount) -> None:
-        """With what was handed out and not used before, unless that was a probe: of an iterator of
-        the same loader that was made for one batch and thrown away."""
+        """Add a batch to those handed out and not used yet. An earlier batch does not count if it
+        was only a probe: its iterator, of the same loader, was discarded."""
         loader, (before, from_iterator) = id(iterator._index_sampler), self._handed
         have = self._batch
         if have.samples and not (before == loader and from_iterator() is None):
@@ -391,7 +393,8 @@ class Session:
         return self._stepping.optimizer_stepped(id(optimizer))
 
     def _is_training_thread(self, trains: bool = False) -> bool:
-        """Whether this is the thread that trains: the first seen, until another one steps."""
+        """Return whether the calling thread is the one that trains. That is the first thread seen;
+        as long as nothing has trained, a training call on another thread (`trains`) replaces it."""
         here, owner = get_ident(), self.progress.thread
         if owner == here:
             return True
@@ -410,7 +413,7 @@ class Session:
         batch, self._batch = self._batch, NOTHING
         calls.forwards += model
         given = NOTHING
-        if model and not (batch.samples or calls.fetched):  # no loader: what the module was given
+        if model and not (batch.samples or calls.fetched):  # no loader: count the module's inputs
             given = amount(self._torch, (*args, *kwargs.values()))
         if model or batch.samples:
             calls.begins(who, given, batch, self._reach.number())
@@ -434,8 +437,8 @@ class Session:
                 self.progress.recording.autocast.add(f"{kind} {dtype}")
 
     def _can_run_operators(self) -> bool:
-        """Return whether an operator of ours would go unnoticed: no trace and no dispatch mode
-        would see it."""
+        """Return whether our own operators would go unnoticed: no trace runs, and the program has
+        no dispatch mode or function mode on."""
         own = self._torch._C
         return not (
             self.progress.recording.tracing.running
@@ -445,11 +448,11 @@ class Session:
 
     def _number(self, tensors: Any) -> Any:
         if self.progress.recording.tracing.running:
-            return None  # a copy of ours would stand in the trace
+            return None  # the trace would show our copy to the host
         try:
             return self.progress.losses.note(tensors)
         except Exception:
-            return None  # a tensor of somebody's own kind
+            return None  # a tensor class of the program's own
 
     def _wake(self) -> None:
         if self._stepping.mode == "call" and self._faults < MAX_FAULTS and not self._stopped:
@@ -462,7 +465,7 @@ class Session:
             raise StopAfter(0)
 
     def _note_fault(self, where: str, error: Exception) -> None:
-        """A fault of ours: the program must not notice."""
+        """Record an error of ours, which the program must not notice."""
         self.progress.recording.fault(where, error)
         self._faults += 1
         self.gate.closed = False
@@ -471,6 +474,8 @@ class Session:
 
 
 class LiveOptimizers:
+    """Tells the anchor when an optimizer has been deleted, because its id may then be reused."""
+
     def __init__(self, anchor: Anchor) -> None:
         self._anchor = anchor
         self._alive: dict[int, Any] = {}
@@ -484,5 +489,5 @@ class LiveOptimizers:
             self._alive.pop(who, None)
             self._anchor.gone(who)
 
-        with contextlib.suppress(TypeError):  # of a class without weak references
+        with contextlib.suppress(TypeError):  # a class without weak references
             self._alive[who] = weakref.ref(optimizer, gone)

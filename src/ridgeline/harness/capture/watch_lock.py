@@ -1,4 +1,4 @@
-"""A lock the watcher holds for its life, and the program's wait for it at its own end.
+"""The lock that the watcher holds while it lives, and the program's wait for it at its exit.
 
 The watcher takes the lock by flock, so that the kernel releases it however the watcher dies. While
 the watcher works out the summary, it also sets the file's time a few times a second. The program
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-# Bound now: programs replace time.sleep and time.monotonic with their own.
+# Imported now, because programs replace time.sleep and time.monotonic with functions of their own.
 from time import monotonic as _monotonic
 from time import sleep as _sleep
 
@@ -25,18 +25,19 @@ _POLL_INTERVAL_S = 0.005
 
 
 class Lock:
-    """Held from `take` until `release` or death.
+    """A file lock, held from `take` until `release` or until its holders are dead.
 
     Take it before forking the watcher: the child then holds it from its first moment, and exec
-    closes the parent's copy. Taken by the watcher itself, a program that ends at once might find it
-    still free."""
+    closes the parent's copy. If the watcher itself took it, a program that ends at once might find
+    it still free."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = path
         self._file = -1
 
     def take(self) -> bool:
-        """False where another holds it, or the file cannot be made or locked."""
+        """Take the lock. Return False if another process holds it, or if the file cannot be made or
+        locked."""
         if self._file >= 0:
             return True
         try:
@@ -80,7 +81,7 @@ class Lock:
                 thread.join(_SIGN_INTERVAL_S)  # wait no longer: the thread may hang on the disk
 
     def release(self) -> None:
-        """For all who inherited it, not for this process alone."""
+        """Release the lock for all processes that inherited it, not only for this one."""
         file, self._file = self._file, -1
         if file < 0:
             return
@@ -96,7 +97,7 @@ def wait_for(path: str | os.PathLike[str], timeout_s: float, idle_s: float = EXI
     """Wait until nobody holds the lock. Return False after `timeout_s`, after `idle_s` without a
     sign of life from its holder, or at Ctrl-C.
 
-    A file that is not there, or cannot be locked, is held by nobody."""
+    A file that does not exist or cannot be locked is held by nobody."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -114,7 +115,7 @@ def wait_for(path: str | os.PathLike[str], timeout_s: float, idle_s: float = EXI
                 return False
             _sleep(min(_POLL_INTERVAL_S, left))
         return True
-    except KeyboardInterrupt:  # somebody does not want to wait
+    except KeyboardInterrupt:  # the user does not want to wait
         return False
     finally:
         os.close(file)

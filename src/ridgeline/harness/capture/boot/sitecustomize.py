@@ -1,11 +1,11 @@
-"""How Ridgeline gets into a program: Python imports this at start-up, before the user's first line.
+"""How Ridgeline gets into a program: Python imports this module at start-up, before the user's
+first line.
 
-Its folder is put first on PYTHONPATH by `capture/launch.py`, and nowhere else. It removes every
-trace of itself at once (search path, environment, the module's own name), runs the environment's
-own `sitecustomize` if there is one, and leaves two things behind: a function called at exit, and a
-finder that notices when torch has been imported. Only the standard library's built-in modules are
-used: a program that never imports torch must not pay, or be changed, by more.
-"""
+Only `capture/launch.py` puts this folder first on PYTHONPATH. The module removes every trace of
+itself at once (search path, environment, its own name), runs the environment's own `sitecustomize`
+if there is one, and leaves two things behind: a function called at exit, and a finder that notices
+when torch has been imported. It uses only modules that Python has loaded anyway: a program that
+never imports torch must neither pay for more nor be changed by more."""
 
 import atexit
 import os
@@ -30,7 +30,7 @@ def _begin(torch: "Any") -> None:
 
 
 def _goodbye() -> None:
-    if os.getpid() != _pid:  # a fork that ends by itself
+    if os.getpid() != _pid:  # a forked child of the program
         return
     try:
         if not os.path.isdir(_settings[0]):
@@ -42,17 +42,17 @@ def _goodbye() -> None:
         from ridgeline.harness.capture.program_exit import farewell
 
         farewell(_settings[0], _settings[2])
-    except KeyboardInterrupt:  # somebody does not want to wait
+    except KeyboardInterrupt:  # the user does not want to wait
         pass
-    except BaseException as error:  # the program's own end has been decided
+    except BaseException as error:  # an error of ours must not change how the program ends
         _say(error)
     finally:
         _still_interrupted()
 
 
 def _farewell_alone() -> None:
-    """The same as `farewell`, of a program that never imported torch: nothing is imported for it
-    that could be found by the program's own finders or under the program's own names."""
+    """Do what `farewell` does for a program that never imported torch. Nothing is imported that the
+    program's own import hooks could see, or that has the name of a module of the program."""
     import time
 
     kind = getattr(sys, "last_type", None)
@@ -95,25 +95,26 @@ def _wait_for_watcher(path: str) -> None:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             break
         except BlockingIOError:
-            time.sleep(0.02)  # timers of the program's that count its CPU time go on
+            time.sleep(0.02)  # no busy waiting: the program may have timers of its CPU time
         if os.fstat(file).st_mtime_ns != sign:
             sign, sign_seen_at = os.fstat(file).st_mtime_ns, time.monotonic()
     os.close(file)
 
 
 def _words(kind: "Any") -> str:
-    """ValueError: what it said, as text that needs no escape in JSON."""
+    """Return the uncaught exception as one line, with characters replaced that JSON would
+    escape."""
     try:
-        said = (str(getattr(sys, "last_value", "")).strip().splitlines() or [""])[0][:200]
-    except Exception:  # its own words raise
-        said = ""
-    words = f"{kind.__name__}: {said}" if said else kind.__name__
+        line = (str(getattr(sys, "last_value", "")).strip().splitlines() or [""])[0][:200]
+    except Exception:  # the exception's own __str__ raised
+        line = ""
+    words = f"{kind.__name__}: {line}" if line else kind.__name__
     return "".join(c if c.isprintable() and c not in '"\\' else "'" for c in words)
 
 
 def _still_interrupted() -> None:
-    """Python dies by SIGINT after an interrupt nobody caught, unless any text was run as code since
-    (named tuples are made so): then it forgets. Running this text makes it remember."""
+    """After an uncaught interrupt Python dies by SIGINT, unless code was run from text since then,
+    as namedtuple does: Python then forgets the interrupt. Running the text below restores it."""
     if getattr(sys, "last_type", None) is KeyboardInterrupt:
         try:  # noqa: SIM105
             exec("raise KeyboardInterrupt")
@@ -129,7 +130,7 @@ def _say(error: BaseException) -> None:
 
 
 class _Finder:
-    """Answers for torch with the answer everybody else would have given, until it is imported."""
+    """Finds torch by the other finders, and notices when it is imported."""
 
     @staticmethod
     def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "Any":
@@ -146,7 +147,8 @@ class _Finder:
 
 
 def _listen(loader: "Any") -> None:
-    """A word once this loader has run the module; many only ask whether torch could be found."""
+    """Make `loader` call `_begin` after it has run torch's module. Finding torch is not enough,
+    because many programs only check whether it is installed."""
     theirs = loader.exec_module
 
     def exec_module(module: "Any") -> None:
@@ -160,7 +162,7 @@ def _listen(loader: "Any") -> None:
             error.__traceback__ = trace and trace.tb_next  # without this frame of ours
             raise
         try:
-            if hasattr(module, "autograd"):  # else somebody's own file of that name
+            if hasattr(module, "autograd"):  # else it is a file of the user named torch.py
                 _begin(module)
         except Exception as error:
             _say(error)
@@ -168,7 +170,7 @@ def _listen(loader: "Any") -> None:
     try:  # noqa: SIM105
         loader.exec_module = exec_module
     except Exception:
-        pass  # a loader of somebody's own that keeps no attributes
+        pass  # a custom loader that accepts no attributes
 
 
 def _leave_no_trace() -> None:
@@ -183,13 +185,13 @@ def _leave_no_trace() -> None:
     sys.modules.pop("sitecustomize", None)
 
 
-_said = os.environ.pop("RIDGELINE_BOOT", "")
+_boot = os.environ.pop("RIDGELINE_BOOT", "")
 _leave_no_trace()
-_settings = _said.split("\n")  # the run's directory, where ridgeline lies, the rank, what begins
+_settings = _boot.split("\n")  # the run, ridgeline's folder, the rank, the module that begins
 _pid = os.getpid()
 if len(_settings) in (3, 4):
     atexit.register(_goodbye)  # the first to register is the last to run
-    sys.modules.pop("atexit", None)  # what is registered stays
+    sys.modules.pop("atexit", None)  # the registered function stays
     sys.meta_path.insert(0, _Finder)
 
 try:
@@ -197,5 +199,5 @@ try:
 except ImportError as missing:
     if missing.name != "sitecustomize":
         raise
-    # What Python's site module expects where there is none; it also drops this module's name.
+    # Python's site module expects this error if there is none; it also drops this module's name.
     raise ImportError("no sitecustomize", name="sitecustomize") from None
