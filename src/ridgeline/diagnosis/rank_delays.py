@@ -19,12 +19,12 @@ from ridgeline.records.trace import Place, Ranks, RankTime, Window
 from ridgeline.source.calls import SourceCall, all_calls, calls_at
 from ridgeline.source.file import SourceFile, SourceFiles
 from ridgeline.trace.analyses.collective_sites import exchange
+from ridgeline.trace.analyses.phases import PHASES
 from ridgeline.trace.links import Links, links_of
 from ridgeline.trace.ranks.job import compared
 from ridgeline.trace.ranks.own_time import (
     MIN_LATE_SHARE,
     MIN_STEPS,
-    PHASES,
     Floats,
     OwnSteps,
     OwnTime,

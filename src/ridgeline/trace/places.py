@@ -86,6 +86,19 @@ class Places:
             found[rows] = self._on_lane(int(lane), times[rows])
         return found
 
+    def at_or_main(self, lanes: Rows, times: Times) -> Rows:
+        """Return the same as `at`. Where a lane has no function of the user's (the backward's
+        thread has none), the function of the main thread at that moment stands in."""
+        found = self.at(lanes, times)
+        main = self._links.main_lane
+        unknown = np.flatnonzero((found == -1) & (lanes != main))
+        found[unknown] = self.at(np.full(len(unknown), main), times[unknown])
+        return found
+
+    def place(self, code: int) -> Place | None:
+        """Return the place with a code that `at` returned; None for -1."""
+        return place_of(self.text(code)) if code != -1 else None
+
     def calls_at(self, lane: int, times: Times) -> tuple[Rows, Rows]:
         """Return for each moment two rows of `Trace.frames`: the user's innermost function, and the
         function that it called directly. A row is -1 if there is none."""

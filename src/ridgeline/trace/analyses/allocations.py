@@ -16,7 +16,7 @@ from ridgeline.trace.columns import Allocations, Events, Frames
 from ridgeline.trace.host_states import is_input
 from ridgeline.trace.intervals import Spans, clip, covered, union
 from ridgeline.trace.links import Links, enclosing, nested
-from ridgeline.trace.places import place_of, user_places
+from ridgeline.trace.places import user_places
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import Steps, steps_of
 
@@ -356,7 +356,7 @@ def _segments(trace: Trace, links: Links, window: Window, steps: int) -> Segment
     return SegmentCalls(
         calls=len(found) / steps,
         host_ns=float(found.dur.sum()) / steps,
-        place=place_of(places.text(best[0][0])) if best else None,
+        place=places.place(best[0][0]) if best else None,
     )
 
 
@@ -399,4 +399,4 @@ def _one_place(trace: Trace, links: Links, allocations: Allocations) -> Place | 
     places = user_places(trace, links)
     codes = np.unique(places.at(allocations.lane.astype(np.int64), allocations.ts))
     codes = codes[codes != -1]
-    return place_of(places.text(int(codes[0]))) if len(codes) == 1 else None
+    return places.place(int(codes[0])) if len(codes) == 1 else None

@@ -10,12 +10,12 @@ from ridgeline.records.sites import CopySite
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.busy import busy_spans, is_communication
 from ridgeline.trace.analyses.critical_path import device_on_path
-from ridgeline.trace.analyses.phases import phase_spans
+from ridgeline.trace.analyses.phases import CODED_PHASES, phase_codes
 from ridgeline.trace.analyses.recorded_calls import sizes_of
 from ridgeline.trace.columns import Kind
 from ridgeline.trace.intervals import Spans, covered
 from ridgeline.trace.links import Links
-from ridgeline.trace.places import CallPaths, Places, place_of, user_places
+from ridgeline.trace.places import CallPaths, user_places
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import step_spans, steps_of
 
@@ -24,7 +24,7 @@ _TO_DEVICE = re.compile(r"HtoD|HostToDevice|Host -> Device", re.IGNORECASE)
 _TO_HOST = re.compile(r"DtoH|DeviceToHost|Device -> Host", re.IGNORECASE)
 _PAGEABLE, _PINNED = re.compile("Pageable", re.IGNORECASE), re.compile("Pinned", re.IGNORECASE)
 
-_Key = tuple[bool, bool | None, str, int, str, int, tuple[str, ...]]
+_Key = tuple[bool, bool | None, str, int, int, int, tuple[str, ...]]
 
 
 def copy_sites(trace: Trace, links: Links, window: Window) -> tuple[CopySite, ...]:
@@ -42,18 +42,20 @@ def copy_sites(trace: Trace, links: Links, window: Window) -> tuple[CopySite, ..
     steps = max(window.steps, 1)
     exposed, on_path = _exposed(trace, window, rows), device_on_path(trace, links, window)
     main = _main_stream(trace)
-    places, phase = _placed(trace, links, rows, asked[rows]), _phases(trace, links, asked[rows])
+    places = user_places(trace, links)
+    codes = places.at_or_main(links.launch_lane[rows].astype(np.int64), asked[rows])
+    phases = phase_codes(trace, links, asked[rows])
     groups: dict[_Key, list[int]] = defaultdict(list)
     ops = [_op(trace, links, int(row)) for row in rows]
     paths, offset = _paths(trace, links, call[rows]), _offsets(trace, asked[rows])
     for i, row in enumerate(rows.tolist()):
         name = trace.text(int(device.name[row]))
         op, shape = ops[i]
-        key = (bool(_TO_DEVICE.search(name)), _pageable(name), op, int(places[1][i]), phase[i],
+        key = (bool(_TO_DEVICE.search(name)), _pageable(name), op, int(codes[i]), int(phases[i]),
                shape, paths[i])  # fmt: skip
         groups[key].append(i)
     found = []
-    for (to_device, pageable, op, place, where, shape, via), members in groups.items():
+    for (to_device, pageable, op, place, phase, shape, via), members in groups.items():
         at = rows[members]
         held = call[at][call[at] >= 0]
         told = trace.shape(shape)
@@ -63,9 +65,9 @@ def copy_sites(trace: Trace, links: Links, window: Window) -> tuple[CopySite, ..
                 direction="to device" if to_device else "to host",
                 pageable=pageable,
                 op=op,
-                place=place_of(places[0].text(place)) if place != -1 else None,
+                place=places.place(place),
                 via=via,
-                phase=where,  # type: ignore[arg-type]
+                phase=CODED_PHASES[phase],
                 dims=source[0],
                 dtype=str(told.types[source[1]]) if 0 <= source[1] < len(told.types) else "",
                 offset_ns=int(offset[members].min()),
@@ -116,17 +118,6 @@ def _main_stream(trace: Trace) -> int:
     return int(streams[total.argmax()])
 
 
-def _placed(
-    trace: Trace, links: Links, rows: NDArray[np.int64], asked: NDArray[np.int64]
-) -> tuple[Places, NDArray[np.int64]]:
-    places = user_places(trace, links)
-    lane = links.launch_lane[rows].astype(np.int64)
-    found = places.at(lane, asked)
-    lost = np.flatnonzero((found == -1) & (lane != links.main_lane))
-    found[lost] = places.at(np.full(len(lost), links.main_lane), asked[lost])
-    return places, found
-
-
 def _paths(trace: Trace, links: Links, call: NDArray[np.int64]) -> list[tuple[str, ...]]:
     known = np.flatnonzero(call >= 0)
     found: list[tuple[str, ...]] = [()] * len(call)
@@ -143,14 +134,6 @@ def _offsets(trace: Trace, asked: NDArray[np.int64]) -> NDArray[np.int64]:
     begins = begins if len(begins) else asked.min(keepdims=True)
     at = np.searchsorted(begins, asked, side="right") - 1
     return asked - begins[np.maximum(at, 0)]
-
-
-def _phases(trace: Trace, links: Links, asked: NDArray[np.int64]) -> list[str]:
-    found = ["other"] * len(asked)
-    for name, span in phase_spans(trace, links).items():
-        for i in np.flatnonzero(covered(span, asked, asked + 1) > 0).tolist():
-            found[i] = name
-    return found
 
 
 def _op(trace: Trace, links: Links, row: int) -> tuple[str, int]:

@@ -9,11 +9,11 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from ridgeline.records.sites import NormedConv
-from ridgeline.records.trace import Place, Window
+from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.critical_path import device_on_path
 from ridgeline.trace.analyses.modules import forward_of, module_paths, path_of
 from ridgeline.trace.links import Links, Rows, inherited, own_time
-from ridgeline.trace.places import Places, place_of, user_places
+from ridgeline.trace.places import user_places
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import started, step_spans
 
@@ -148,7 +148,7 @@ def _grouped(
         if adding or summing:
             found.append(
                 NormedConv(
-                    place=_place(places, code),
+                    place=places.place(code),
                     module=" / ".join(path_of(tree, module)) if tree and module >= 0 else "",
                     calls=len(rows) / steps,
                     weight=_weight(trace, rows[0]),
@@ -175,7 +175,3 @@ def _costs(trace: Trace, links: Links, window: Window) -> _Costs:
 def _weight(trace: Trace, row: int) -> tuple[int, ...]:
     dims = trace.shape(int(trace.ops.shape[row])).dims if trace.ops.shape[row] >= 0 else ()
     return tuple(dims[1]) if len(dims) > 1 else ()
-
-
-def _place(places: Places, code: int) -> Place | None:
-    return place_of(places.text(code)) if code != -1 else None

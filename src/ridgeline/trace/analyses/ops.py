@@ -11,15 +11,14 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ridgeline.records.sites import OpSite, SiteKernel, SitePhase
-from ridgeline.records.trace import OpRow, Place, Window
+from ridgeline.records.sites import OpSite, SiteKernel
+from ridgeline.records.trace import OpRow, Window
 from ridgeline.trace.analyses.critical_path import device_on_path
 from ridgeline.trace.analyses.kernels import category_of
 from ridgeline.trace.analyses.modules import Modules, forward_of, module_paths, path_of
-from ridgeline.trace.analyses.phases import phase_spans
+from ridgeline.trace.analyses.phases import CODED_PHASES, phase_codes
 from ridgeline.trace.analyses.recorded_calls import shape_text
 from ridgeline.trace.analyses.step_work import OWNS, Counted, count_work
-from ridgeline.trace.intervals import covered
 from ridgeline.trace.links import (
     Links,
     Rows,
@@ -30,7 +29,7 @@ from ridgeline.trace.links import (
     own_time,
     repeated,
 )
-from ridgeline.trace.places import Places, place_of, user_places
+from ridgeline.trace.places import Places, user_places
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import rows_in, started, step_spans
 
@@ -138,7 +137,6 @@ def _table(
 MAX_SITES = 4000
 """A step of GPT-2 has some 600 sites without module numbers and 1,500 with them."""
 _MAX_KERNELS = 3
-_PHASES: tuple[SitePhase, ...] = ("other", "input", "forward", "backward", "optimizer")
 
 
 class _Owned(Struct, frozen=True):
@@ -182,20 +180,12 @@ def _grouped(
     place = places.at(ops.lane[source].astype(np.int64), ops.ts[source])
     module = tree.of_op[source] if tree is not None else np.full(len(heads), -1, np.int64)
     keys, group = distinct(
-        ops.name[heads], ops.shape[heads], place, module, _phase(trace, links, heads),
+        ops.name[heads], ops.shape[heads], place, module, phase_codes(trace, links, ops.ts[heads]),
         _paths(trace, links)[heads],
     )  # fmt: skip
     first = np.full(len(keys), -1, np.int64)
     first[group[::-1]] = heads[::-1]
     return _Owned(rows, stands, group[which], keys, first)
-
-
-def _phase(trace: Trace, links: Links, rows: Rows) -> Rows:
-    found = np.zeros(len(rows), np.int64)
-    at = trace.ops.ts[rows]
-    for name, span in phase_spans(trace, links).items():
-        found[covered(span, at, at + 1) > 0] = _PHASES.index(name)
-    return found
 
 
 def _paths(trace: Trace, links: Links) -> Rows:
@@ -249,8 +239,8 @@ def _sites(
                 types=tuple(str(kind) for kind in told.types),
                 strides=told.strides,
                 concrete=tuple(str(value) for value in told.concrete),
-                phase=_PHASES[phase],
-                place=_place(places, place),
+                phase=CODED_PHASES[phase],
+                place=places.place(place),
                 module=" / ".join(path_of(tree, module)) if tree and module >= 0 else "",
                 calls=float(calls[i]) / steps,
                 host_ns=float(host[i]) / steps,
@@ -314,7 +304,3 @@ def _around(trace: Trace, links: Links, row: int) -> Iterator[str]:
         above.append(trace.text(int(trace.ops.name[row])))
         row = int(links.op_parent[row])
     return reversed(above)
-
-
-def _place(places: Places, code: int) -> Place | None:
-    return place_of(places.text(code)) if code != -1 else None

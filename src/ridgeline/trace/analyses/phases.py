@@ -18,6 +18,7 @@ from ridgeline.records.trace import Phase, Window
 from ridgeline.trace.host_states import driving_lanes, is_input, launched
 from ridgeline.trace.intervals import (
     Spans,
+    Times,
     clip,
     covered,
     evenly_spread,
@@ -32,7 +33,9 @@ from ridgeline.trace.trace import Trace, once_per_trace
 from ridgeline.trace.window import rows_in, step_spans
 
 PhaseName = Literal["input", "forward", "backward", "optimizer", "other"]
-_SHOWN: tuple[PhaseName, ...] = ("input", "forward", "backward", "optimizer", "other")
+PHASES: tuple[PhaseName, ...] = ("input", "forward", "backward", "optimizer", "other")
+CODED_PHASES: tuple[PhaseName, ...] = ("other", "input", "forward", "backward", "optimizer")
+"""The phases in the order of the numbers that `phase_codes` returns."""
 
 _OPTIMIZER = re.compile(r"torch/optim/.*: (step|zero_grad|profile_hook_step|wrapper)$")
 _BACKWARD = re.compile(r"torch/(_tensor|autograd/__init__)\.py\(\d+\): (backward|grad)$")
@@ -61,7 +64,7 @@ def phases(trace: Trace, links: Links, window: Window) -> tuple[Phase, ...]:
             device_ns=device[name],
             share=host[name] / window.ns,
         )
-        for name in _SHOWN
+        for name in PHASES
     )
 
 
@@ -78,6 +81,14 @@ def phase_spans(trace: Trace, links: Links) -> dict[PhaseName, Spans]:
     for taken in (feed, update, back):
         ahead = subtract(ahead, taken)
     return {"input": feed, "optimizer": update, "backward": back, "forward": ahead}
+
+
+def phase_codes(trace: Trace, links: Links, moments: Times) -> NDArray[np.int64]:
+    """Return the phase of each moment, as an index into CODED_PHASES."""
+    codes = np.zeros(len(moments), np.int64)
+    for name, span in phase_spans(trace, links).items():
+        codes[covered(span, moments, moments + 1) > 0] = CODED_PHASES.index(name)
+    return codes
 
 
 def _named(trace: Trace, lanes: NDArray[np.int64], test: Callable[[str], bool]) -> Spans:

@@ -28,7 +28,7 @@ from ridgeline.trace.host_states import (
 )
 from ridgeline.trace.intervals import covered, intersect, union
 from ridgeline.trace.links import Links, Rows, enclosing
-from ridgeline.trace.places import CallPaths, place_of, rows_above, user_places
+from ridgeline.trace.places import CallPaths, rows_above, user_places
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import started, step_spans
 
@@ -58,10 +58,10 @@ def sync_points(trace: Trace, links: Links, window: Window) -> tuple[SyncPoint, 
     waits = program_waits(trace, links, window)
     if not len(waits.calls):
         return ()
-    places = _place_texts(trace, links, waits.calls)
     steps = max(window.steps, 1)
     seen: dict[tuple[str, str], tuple[set[int], list[int]]] = {}
-    for row, place in enumerate(places):
+    for row, where in enumerate(_places(trace, links, waits.calls)):
+        place = "" if where is None else f"{where.file}:{where.line}"
         op = int(waits.op[row])
         name = trace.ops.name[op] if op >= 0 else waits.calls.name[row]
         instances, spent = seen.setdefault((place, trace.text(int(name))), (set(), []))
@@ -135,15 +135,14 @@ def _named_after(trace: Trace, links: Links, op: Rows) -> Rows:
     return found
 
 
-def _place_texts(trace: Trace, links: Links, calls: Calls) -> list[str]:
-    """Return the user's line of each call; on a thread without Python, the line where the main
-    thread was."""
+def _places(trace: Trace, links: Links, calls: Calls) -> list[Place | None]:
+    """Return the user's function of each call; on a thread without Python, the function in which
+    the main thread was."""
     places = user_places(trace, links)
-    where = places.at(calls.lane.astype(np.int64), calls.ts)
-    lost = np.flatnonzero((where == -1) & (calls.lane != links.main_lane))
-    where[lost] = places.at(np.full(len(lost), links.main_lane), calls.ts[lost])
-    told = [place_of(places.text(int(code))) if code != -1 else None for code in where]
-    return ["" if place is None else f"{place.file}:{place.line}" for place in told]
+    return [
+        places.place(code)
+        for code in places.at_or_main(calls.lane.astype(np.int64), calls.ts).tolist()
+    ]
 
 
 MAX_SYNC_SITES = 60
@@ -325,16 +324,6 @@ def _copied(trace: Trace, links: Links) -> dict[int, tuple[bool, int]]:
             size = max(int(device.bytes[row]), 0)
             found[int(links.device_call[row])] = (_TO_DEVICE.search(name) is not None, size)
     return found
-
-
-def _places(trace: Trace, links: Links, calls: Events) -> list[Place | None]:
-    """Return the user's function of each call; on a thread without Python, the function where the
-    main thread was."""
-    places = user_places(trace, links)
-    where = places.at(calls.lane.astype(np.int64), calls.ts)
-    lost = np.flatnonzero((where == -1) & (calls.lane != links.main_lane))
-    where[lost] = places.at(np.full(len(lost), links.main_lane), calls.ts[lost])
-    return [place_of(places.text(int(code))) if code != -1 else None for code in where]
 
 
 def _kept(trace: Trace, links: Links, waits: Waits, window: Window) -> Rows:

@@ -1,4 +1,5 @@
-"""Whether files are ranks of one job at all: any trace can be put in a folder with any other."""
+"""Several traces compared as the ranks of one job, and whether they are ranks of one job at all: a
+folder may hold any traces."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,33 +22,37 @@ from ridgeline.trace.ranks.collectives import (
     communication_rows,
     match,
     missing,
-    nothing,
+    no_collectives,
 )
-from ridgeline.trace.ranks.late import MAX_ACTIVITIES, Late, lateness, sentence, threshold
+from ridgeline.trace.ranks.late import MAX_ACTIVITIES, Late, lateness, min_skew_ns, sentence
 from ridgeline.trace.ranks.waiting import Alignment, Waits, align, collective_rows, waits
 from ridgeline.trace.trace import Trace
 from ridgeline.units import word_list
 
 
-def strangers(traces: Sequence[Trace], shared: bool) -> tuple[Check, ...]:
-    """Return the check that says what speaks against one job. `shared`: some collective is in two
-    of the traces."""
+def same_job_checks(traces: Sequence[Trace], shared: bool) -> tuple[Check, ...]:
+    """Return a check with the reasons why the traces do not look like ranks of one job; () if there
+    is none. `shared`: whether some collective is in two of the traces."""
     working = [trace for trace in traces if len(trace.device)] or list(traces)
     worlds = sorted({t.metadata.world_size for t in traces if t.metadata.world_size})
     numbers = Counter(t.metadata.rank for t in traces if t.metadata.rank is not None)
-    again = [rank for rank, times in sorted(numbers.items()) if times > 1]
-    names = Counter(name for trace in working for name in _device_names(trace) if name)
-    # ranks of one size with numbers of their own may simply not have talked while recorded
-    one = len(worlds) == 1 and sum(numbers.values()) == len(numbers) == len(traces) <= worlds[0]
+    repeated_ranks = [rank for rank, times in sorted(numbers.items()) if times > 1]
+    device_names = Counter(name for trace in working for name in _device_names(trace) if name)
+    # ranks with different numbers and one world size may just not communicate while recorded
+    is_numbered_job = (
+        len(worlds) == 1 and sum(numbers.values()) == len(numbers) == len(traces) <= worlds[0]
+    )
     reasons = []
-    if len(working) > 1 and not shared and not one:
+    if len(working) > 1 and not shared and not is_numbered_job:
         reasons.append("they share no collective")
-    if len(names) > 1:
-        reasons.append(f"their devices are {word_list([f'{n} × {d}' for d, n in names.items()])}")
+    if len(device_names) > 1:
+        reasons.append(
+            f"their devices are {word_list([f'{n} × {d}' for d, n in device_names.items()])}"
+        )
     if len(worlds) > 1:
         reasons.append(f"they tell of jobs of {word_list([str(size) for size in worlds])} ranks")
-    if again:
-        which = word_list([f"{numbers[rank]} are rank {rank}" for rank in again])
+    if repeated_ranks:
+        which = word_list([f"{numbers[rank]} are rank {rank}" for rank in repeated_ranks])
         reasons.append(f"of the files {which}")
     if not reasons or len(traces) < 2:
         return ()
@@ -56,14 +61,16 @@ def strangers(traces: Sequence[Trace], shared: bool) -> tuple[Check, ...]:
 
 
 def _device_names(trace: Trace) -> list[str]:
-    found = [properties_of(trace, int(device)) for device in np.unique(trace.device.device)]
-    return [one.name for one in found if one is not None]
+    properties = [properties_of(trace, int(device)) for device in np.unique(trace.device.device)]
+    return [
+        device_properties.name for device_properties in properties if device_properties is not None
+    ]
 
 
 _MAX_EARLY_END_SHARE = 0.1
 """If a larger share of the collectives ends before the last rank came, the clocks are doubtful."""
 
-_ALONE = Trust(why="one trace: waiting shows only beside the other ranks")
+_ONE_TRACE = Trust(why="one trace: waiting shows only beside the other ranks")
 _MIN_SPLIT_SHARE = 0.5
 """A rank is called late only if this share of the time in collectives could be split. With the
 first three of eight collectives lost on one rank, the wrong rank was named."""
@@ -77,39 +84,41 @@ def ranks(traces: Sequence[Trace], links: Sequence[Links], windows: Sequence[Win
 def compared(
     traces: Sequence[Trace], links: Sequence[Links], windows: Sequence[Window]
 ) -> tuple[Ranks, tuple[Check, ...]]:
-    """Return the ranks, and what speaks against their being ranks of one job."""
+    """Return the ranks, and the check against their being ranks of one job."""
     if not traces:
         return Ranks(), ()
     numbers, labels, doubt = _named(traces)
-    found = _measured_alike([collectives(t, link) for t, link in zip(traces, links, strict=True)])
-    host_alone = not any(len(trace.device) for trace in traces)
-    alone = [
-        _rank_alone(trace, window, one, number, label, host_alone)
-        for trace, window, one, number, label in zip(
-            traces, windows, found, numbers, labels, strict=True
+    exchanges = _measured_alike([collectives(t, own) for t, own in zip(traces, links, strict=True)])
+    is_host_only = not any(len(trace.device) for trace in traces)
+    single_ranks = [
+        _rank_alone(trace, window, exchange, number, label, is_host_only)
+        for trace, window, exchange, number, label in zip(
+            traces, windows, exchanges, numbers, labels, strict=True
         )
     ]
     job = Job(
         numbers=None if doubt else tuple(numbers),
         world=max(trace.metadata.world_size or 0 for trace in traces),
     )
-    matching = match(found, job)
-    against = strangers(traces, shared=len(matching) > 0)
-    alignment = align(found, matching, labels)
+    matching = match(exchanges, job)
+    job_checks = same_job_checks(traces, shared=len(matching) > 0)
+    alignment = align(exchanges, matching, labels)
     absent = missing(matching.members, job) if len(matching) else ""
-    doubts = (absent, _lacking(matching, labels), alignment.trust.why, doubt)
-    common = Ranks(ranks=tuple(alone), matched=matching.matched, unmatched=matching.unmatched)
+    doubts = (absent, _missing_collectives_doubt(matching, labels), alignment.trust.why, doubt)
+    common = Ranks(
+        ranks=tuple(single_ranks), matched=matching.matched, unmatched=matching.unmatched
+    )
     if not alignment.usable:
-        trust = _trust("unreliable", *doubts) if len(traces) > 1 else _ALONE
-        return replace(common, trust=trust), against
+        trust = _trust("unreliable", *doubts) if len(traces) > 1 else _ONE_TRACE
+        return replace(common, trust=trust), job_checks
     inside = [
-        (one.start >= w.start_ns) & (one.start < w.end_ns)
-        for one, w in zip(found, windows, strict=True)
+        (exchange.start >= rank_window.start_ns) & (exchange.start < rank_window.end_ns)
+        for exchange, rank_window in zip(exchanges, windows, strict=True)
     ]
-    split = waits(found, matching.table[matching.whole], alignment, inside)
-    late = lateness(traces, links, found, split, alignment)
+    split = waits(exchanges, matching.table[matching.whole], alignment, inside)
+    late = lateness(traces, links, exchanges, split, alignment)
     confidence = alignment.trust.confidence if matching.whole.any() else "unreliable"
-    split_share = _split_share(found, split, inside)
+    split_share = _split_share(exchanges, split, inside)
     too_little = (
         f"what is split is {100 * split_share:.0f} % of the time in collectives: too little to "
         "name one"
@@ -118,39 +127,54 @@ def compared(
     whole = replace(
         common,
         ranks=tuple(
-            _rank_beside(rank, r, found, alignment, split, late[r])
+            _rank_compared(rank, r, exchanges, alignment, split, late[r])
             if alignment.aligned[r]
             else rank
-            for r, rank in enumerate(alone)
+            for r, rank in enumerate(single_ranks)
         ),
-        collectives=collective_rows(found, split, numbers, threshold(alignment)),
+        collectives=collective_rows(exchanges, split, numbers, min_skew_ns(alignment)),
         late=sentence(late, labels, split) if split_share >= _MIN_SPLIT_SHARE else "",
-        trust=_trust(confidence, *doubts, too_little if is_too_little else "", _impossible(split)),
+        trust=_trust(
+            confidence, *doubts, too_little if is_too_little else "", _early_ends_doubt(split)
+        ),
     )
-    return whole, against
+    return whole, job_checks
 
 
 def _split_share(
-    found: Sequence[Collectives], split: Waits, inside: Sequence[NDArray[np.bool_]]
+    exchanges: Sequence[Collectives], split: Waits, inside: Sequence[NDArray[np.bool_]]
 ) -> float:
     """Return the share of all time in collectives, inside the windows, that could be split."""
-    lasted = [(one.end - one.start)[one.together & w] for one, w in zip(found, inside, strict=True)]
-    total = sum(int(ns.sum()) for ns in lasted)
+    durations = [
+        (exchange.end - exchange.start)[exchange.joins_ranks & in_window]
+        for exchange, in_window in zip(exchanges, inside, strict=True)
+    ]
+    total = sum(int(ns.sum()) for ns in durations)
     return int((split.wait + split.transfer).sum()) / total if total else 1.0
 
 
-def _measured_alike(found: list[Collectives]) -> list[Collectives]:
-    """Return only the collectives that were measured in the best way any rank has: calls cannot be
-    aligned with kernels."""
-    best = next((s for s in ("device", "host") if any(one.source == s for one in found)), None)
-    return [one if best is None or one.source == best else nothing() for one in found]
+def _measured_alike(exchanges: list[Collectives]) -> list[Collectives]:
+    """Return the collectives of each rank, without those from a worse source than the best source
+    of any rank: calls cannot be aligned with kernels."""
+    best = next(
+        (
+            source
+            for source in ("device", "host")
+            if any(exchange.source == source for exchange in exchanges)
+        ),
+        None,
+    )
+    return [
+        exchange if best is None or exchange.source == best else no_collectives()
+        for exchange in exchanges
+    ]
 
 
 def _rank_alone(
-    trace: Trace, window: Window, found: Collectives, number: int, label: str, host_alone: bool
+    trace: Trace, window: Window, exchange: Collectives, number: int, label: str, is_host_only: bool
 ) -> RankTime:
-    """Return what the trace of one rank says without the others."""
-    busy, compute, communication = _times(trace, window, found, host_alone)
+    """Return the times of one rank that its own trace shows."""
+    busy, compute, communication = _times(trace, window, exchange, is_host_only)
     exposed = subtract(communication, compute).total
     return RankTime(
         rank=number,
@@ -165,20 +189,19 @@ def _rank_alone(
     )
 
 
-def _rank_beside(
+def _rank_compared(
     rank: RankTime,
     r: int,
-    found: Sequence[Collectives],
+    exchanges: Sequence[Collectives],
     alignment: Alignment,
     split: Waits,
     late: Late,
 ) -> RankTime:
-    """Return the rank with what comparing it with the others tells: nothing, if it shares no
-    collective with them. Its waiting is not known if it
-    has collectives and none of them could be split."""
+    """Return the rank with the times that only the comparison shows; unchanged if it shares no
+    collective with the others. Its waiting is unknown if none of its collectives could be split."""
     if not alignment.aligned[r]:
         return rank
-    is_known = bool((split.table[:, r] >= 0).any()) or not len(found[r])
+    is_known = bool((split.table[:, r] >= 0).any()) or not len(exchanges[r])
     return replace(
         rank,
         wait_ns=int(split.wait[:, r].sum()) if is_known else None,
@@ -191,21 +214,21 @@ def _rank_beside(
 
 
 def _times(
-    trace: Trace, window: Window, found: Collectives, alone: bool
+    trace: Trace, window: Window, exchange: Collectives, is_host_only: bool
 ) -> tuple[int | None, Spans, Spans]:
     """Return the busy time, and the spans of computing and of communicating, clipped to the window.
-    Operators of the host count as computing only where no rank has a device: beside kernels they
-    launch."""
+    Operators of the host count as computing only if no rank has a device. With a device, they
+    launch the work."""
     device = trace.device
     if not len(device):
-        ran = union(found.start, found.end) if found.source == "host" else NOTHING
+        ran = union(exchange.start, exchange.end) if exchange.source == "host" else NOTHING
         ops = trace.ops
-        work = union(ops.ts, ops.end) if alone else NOTHING
+        work = union(ops.ts, ops.end) if is_host_only else NOTHING
         return None, _clip(work, window), _clip(ran, window)
     communicates = np.zeros(len(device), bool)
     communicates[communication_rows(trace)] = True
     computes = (device.kind == Kind.KERNEL) & ~communicates
-    spans = [union(device.ts[m], device.end[m]) for m in (computes, communicates)]
+    spans = [union(device.ts[chosen], device.end[chosen]) for chosen in (computes, communicates)]
     rest = ~computes & ~communicates
     busy = merge(*spans, union(device.ts[rest], device.end[rest]))
     return _clip(busy, window).total, _clip(spans[0], window), _clip(spans[1], window)
@@ -216,24 +239,24 @@ def _clip(spans: Spans, window: Window) -> Spans:
 
 
 def _named(traces: Sequence[Trace]) -> tuple[list[int], list[str], str]:
-    """Return the rank and the name of each trace, and what speaks against these numbers."""
-    told = [trace.metadata.rank for trace in traces]
-    known = [rank for rank in told if rank is not None]
+    """Return the rank and the name of each trace, and a doubt about these numbers or ""."""
+    recorded = [trace.metadata.rank for trace in traces]
+    known = [rank for rank in recorded if rank is not None]
     if not known or len(set(known)) < len(known):
-        why = "some share a rank" if known else "no rank in them"
+        doubt = "some share a rank" if known else "no rank in them"
         names = [f"rank {n} ({trace.label})" for n, trace in enumerate(traces)]
-        return list(range(len(told))), names, f"ranks numbered by order of the files: {why}"
-    # who has a number keeps it, the others come after and go by their file's name
-    free = iter(range(max(known) + 1, max(known) + 1 + len(told)))
-    numbers = [next(free) if rank is None else rank for rank in told]
-    lacking = len(told) - len(known)
-    why = f"{lacking} of {len(told)} files have no rank in them" if lacking else ""
-    return numbers, [trace.label for trace in traces], why
+        return list(range(len(recorded))), names, f"ranks numbered by order of the files: {doubt}"
+    # files with a rank keep it; the others get the numbers after them, and are named by file
+    free = iter(range(max(known) + 1, max(known) + 1 + len(recorded)))
+    numbers = [next(free) if rank is None else rank for rank in recorded]
+    lacking = len(recorded) - len(known)
+    doubt = f"{lacking} of {len(recorded)} files have no rank in them" if lacking else ""
+    return numbers, [trace.label for trace in traces], doubt
 
 
-def _lacking(matching: Matching, labels: Sequence[str]) -> str:
-    """Return a sentence on collectives that a rank does not show, though it belongs to the group
-    and its trace is here."""
+def _missing_collectives_doubt(matching: Matching, labels: Sequence[str]) -> str:
+    """Return a sentence on the collectives that a trace lacks although its rank belongs to the
+    group; "" if there are none."""
     lacks = [f"{label} lacks {n}" for label, n in zip(labels, matching.lacks, strict=True) if n]
     if not lacks:
         return ""
@@ -244,7 +267,7 @@ def _lacking(matching: Matching, labels: Sequence[str]) -> str:
     )
 
 
-def _impossible(split: Waits) -> str:
+def _early_ends_doubt(split: Waits) -> str:
     if split.early_ends <= _MAX_EARLY_END_SHARE * len(split):
         return ""
     return (

@@ -1,8 +1,8 @@
-"""Who the others waited for, and what that rank did meanwhile.
+"""Which rank the others waited for, and what that rank did meanwhile.
 
-An all-reduce inside backward makes every rank's backward equally long: the step times hide the
-slow one. Its arrival at the collective does not: the time from when half of the others were there
-to when it came is its own, and its own kernels and calls in that time say why.
+An all-reduce inside the backward makes the backward of every rank equally long, so step times hide
+the slow rank. Its arrival at the collective shows it: the time from the arrival of half of the
+other ranks until its own is its delay, and its kernels and calls in that time tell the cause.
 """
 
 import re
@@ -24,21 +24,22 @@ from ridgeline.trace.ranks.waiting import Alignment, Waits
 from ridgeline.trace.trace import Trace
 
 MIN_SKEW_NS = 5_000
-"""Arrivals nearer than this count as simultaneous: ends of one collective differ by as much."""
+"""Arrivals with a smaller difference count as simultaneous: the ends of one collective differ by as
+much."""
 MAX_ACTIVITIES = 8
 """How many activities of a late rank are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """One rank's part in what the others waited."""
+    """How often one rank came last, how long the others waited for it, and what it did."""
 
     count: int = 0
     caused_ns: int = 0
     doing: tuple[Activity, ...] = ()
 
 
-def threshold(alignment: Alignment) -> int:
+def min_skew_ns(alignment: Alignment) -> int:
     """Return the skew below which a late arrival cannot be told from an error of the alignment."""
     return max(MIN_SKEW_NS, 3 * alignment.residual_ns)
 
@@ -47,53 +48,53 @@ def lateness(
     traces: Sequence[Trace],
     links: Sequence[Links],
     ranks: Sequence[Collectives],
-    found: Waits,
+    split: Waits,
     alignment: Alignment,
 ) -> tuple[Late, ...]:
-    least = threshold(alignment)
+    min_skew = min_skew_ns(alignment)
     result = []
-    for r, one in enumerate(ranks):
-        late = np.flatnonzero((found.late == r) & (found.skew >= least))
+    for r, rank in enumerate(ranks):
+        late = np.flatnonzero((split.late == r) & (split.skew >= min_skew))
         if not len(late):
             result.append(Late())
             continue
-        others = np.delete(found.start[late], r, axis=1)
-        there = np.delete(found.table[late], r, axis=1) >= 0
-        # absent ranks sort last; the upper middle: from then on at least half were waiting
-        ordered = np.sort(np.where(there, others, np.iinfo(np.int64).max), axis=1)
-        waiting = ordered[np.arange(len(late)), there.sum(axis=1) // 2]
-        waiting = np.minimum(waiting, found.last[late])
-        spans = union(waiting - alignment.offset_ns[r], found.last[late] - alignment.offset_ns[r])
-        lanes, counts = np.unique(one.lane[found.table[late, r]], return_counts=True)
+        others = np.delete(split.start[late], r, axis=1)
+        takes_part = np.delete(split.table[late], r, axis=1) >= 0
+        # absent ranks sort last; from the upper median on, at least half of the ranks waited
+        ordered = np.sort(np.where(takes_part, others, np.iinfo(np.int64).max), axis=1)
+        waiting = ordered[np.arange(len(late)), takes_part.sum(axis=1) // 2]
+        waiting = np.minimum(waiting, split.last[late])
+        spans = union(waiting - alignment.offset_ns[r], split.last[late] - alignment.offset_ns[r])
+        lanes, counts = np.unique(rank.lane[split.table[late, r]], return_counts=True)
         threads = [int(lane) for lane in lanes[np.argsort(-counts)] if lane >= 0]
-        did = activities(traces[r], links[r], spans, threads)
-        result.append(Late(len(late), int(found.caused[late].sum()), did))
+        doing = activities(traces[r], links[r], spans, threads)
+        result.append(Late(len(late), int(split.caused[late].sum()), doing))
     return tuple(result)
 
 
-def sentence(late: Sequence[Late], labels: Sequence[str], found: Waits) -> str:
-    """Return who was late, how often, what it cost and what that rank did."""
-    if not len(found):
+def sentence(late: Sequence[Late], labels: Sequence[str], split: Waits) -> str:
+    """Return a sentence: which rank was late, how often, what it cost and what the rank did."""
+    if not len(split):
         return ""
-    most = max(range(len(late)), key=lambda r: late[r].caused_ns)
-    if not late[most].count:
-        skew = _time(int(found.skew.max()))
-        return f"no rank was late: arrivals in {len(found)} collectives differ by {skew} at most"
-    total = sum(one.caused_ns for one in late)
-    joined = int((found.table[:, most] >= 0).sum())
-    said = (
-        f"{labels[most]} joined last in {late[most].count} of {joined} "
+    latest = max(range(len(late)), key=lambda r: late[r].caused_ns)
+    if not late[latest].count:
+        skew = _time(int(split.skew.max()))
+        return f"no rank was late: arrivals in {len(split)} collectives differ by {skew} at most"
+    total = sum(each.caused_ns for each in late)
+    joined = int((split.table[:, latest] >= 0).sum())
+    text = (
+        f"{labels[latest]} joined last in {late[latest].count} of {joined} "
         f"collective{'s' * (joined != 1)}; "
-        f"the others waited {_time(late[most].caused_ns)} for it, summed over ranks"
+        f"the others waited {_time(late[latest].caused_ns)} for it, summed over ranks"
     )
-    if late[most].caused_ns < total:
-        said += f" ({100 * late[most].caused_ns / total:.0f} % of all waiting)"
-    return said + main_activity(late[most].doing)
+    if late[latest].caused_ns < total:
+        text += f" ({100 * late[latest].caused_ns / total:.0f} % of all waiting)"
+    return text + main_activity(late[latest].doing)
 
 
 def main_activity(doing: Sequence[Activity]) -> str:
-    """Return what took most of the time that the rank was late. Where nothing took half of it,
-    return the largest part, and the phase or the idling that took half together."""
+    """Return a clause on the activity that took most of the delay. If no activity took half of it,
+    name the largest one, and the phase or the idling that took half altogether."""
     if not doing:
         return ""
     first, total = doing[0], sum(activity.ns for activity in doing)
@@ -224,8 +225,10 @@ class Origins:
             return np.full(len(sequence), -1, np.int64)
         order = forward[np.argsort(ops.sequence[forward], kind="stable")]
         at = np.searchsorted(ops.sequence[order], sequence, side="right") - 1
-        held = (at >= 0) & (sequence >= 0) & (ops.sequence[order[np.maximum(at, 0)]] == sequence)
-        return np.where(held, order[np.maximum(at, 0)], -1)
+        has_forward = (
+            (at >= 0) & (sequence >= 0) & (ops.sequence[order[np.maximum(at, 0)]] == sequence)
+        )
+        return np.where(has_forward, order[np.maximum(at, 0)], -1)
 
     @cached_property
     def _named_modules(self) -> NDArray[np.bool_]:
@@ -239,8 +242,8 @@ Label = Callable[[Rows], Labels]
 def activities(
     trace: Trace, links: Links, spans: Spans, lanes: Iterable[int]
 ) -> tuple[Activity, ...]:
-    """Return what the rank was in during the spans, the largest part first. `lanes` are the threads
-    that ask for collectives."""
+    """Return what the rank did during the spans, the longest activity first. `lanes` are the
+    threads that request collectives."""
     device: Counter[Work] = Counter()
     host: Counter[Work] = Counter()
     rest = clip(spans, _first_event_ns(trace), np.iinfo(np.int64).max)
@@ -254,13 +257,13 @@ def activities(
         for lane in threads:
             rows = np.flatnonzero((table.lane == lane) & _touching(table, rest))
             rest = _take(host, rest, *_deepest(table, rows), label)
-    found = [
+    parts = [
         before,
         *(Activity(ns=ns, side="device", **work._asdict()) for work, ns in device.items()),
         *(Activity(ns=ns, side="host", **work._asdict()) for work, ns in host.items()),
         Activity(ns=rest.total, side="unrecorded"),
     ]
-    return tuple(sorted((a for a in found if a.ns), key=lambda a: (-a.ns, a.label)))
+    return tuple(sorted((a for a in parts if a.ns), key=lambda a: (-a.ns, a.label)))
 
 
 def _busiest(table: Events) -> int:
@@ -268,7 +271,7 @@ def _busiest(table: Events) -> int:
 
 
 def _first_event_ns(trace: Trace) -> int:
-    """Return when the first event begins: late ranks often start recording late, too."""
+    """Return when the first event begins. A late rank often starts to record late, too."""
     tables = (trace.ops, trace.annotations, trace.calls, trace.device, trace.frames)
     return min((int(table.ts[0]) for table in tables if len(table)), default=0)
 
@@ -297,7 +300,7 @@ def _device_layers(
 
 
 def _host_layers(trace: Trace, origins: Origins) -> Iterator[tuple[Events, Label]]:
-    """Yield the tables, those that say most first."""
+    """Yield the tables in which host time is looked up, the most telling first."""
 
     def by_name(table: Events) -> Label:
         def label(rows: Rows) -> Labels:
@@ -322,8 +325,8 @@ def _touching(table: Events, spans: Spans) -> NDArray[np.bool_]:
 
 
 def _in_turn(table: Events, rows: Rows) -> tuple[Spans, Rows]:
-    """Return the rows as disjoint spans. Where two run at once, the time belongs to the earlier
-    one."""
+    """Return the rows as disjoint spans. The time of two rows that overlap belongs to the earlier
+    row."""
     if not len(rows):
         return NOTHING, rows
     start, end = table.ts[rows], table.end[rows]
@@ -345,7 +348,8 @@ def _deepest(table: Events, rows: Rows) -> tuple[Spans, Rows]:
 
 
 def _take(times: Counter[Work], rest: Spans, segments: Spans, rows: Rows, label: Label) -> Spans:
-    """Add what the segments cover of the rest to the times of their work; return what is left."""
+    """Add the time of `rest` that the segments cover to the times of their work; return the time
+    that is left."""
     share = covered(rest, segments.start, segments.end)
     some = share > 0
     if not some.any():

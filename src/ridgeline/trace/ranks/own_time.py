@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from ridgeline.records.sites import LateRank, RankPlace
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.collective_sites import computing_spans
-from ridgeline.trace.analyses.phases import PhaseName, phase_spans
+from ridgeline.trace.analyses.phases import PHASES, PhaseName, phase_spans
 from ridgeline.trace.host_states import driving_lanes
 from ridgeline.trace.intervals import (
+    NOTHING,
     Spans,
     covered,
     evenly_spread,
@@ -36,7 +37,6 @@ from ridgeline.trace.ranks.collectives import collectives
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import step_spans, steps_of
 
-PHASES: tuple[PhaseName, ...] = ("input", "forward", "backward", "optimizer", "other")
 MIN_WAITING_SHARE = 0.05
 """A phase counts as a waiting phase if some rank waits in collectives for this share of it."""
 MIN_SHARE_OF_WAITING = 0.05
@@ -65,13 +65,13 @@ def own_time(trace: Trace, links: Links, window: Window, rank: int) -> OwnTime |
     """Return the times of the rank's phases, and of its waiting. Return None if the trace has no
     marked steps, or if its collectives ran on a device, where the host's phases do not show who
     waits."""
-    found, marks = collectives(trace, links), steps_of(trace)
-    inside = (marks.start >= window.start_ns) & (marks.end <= window.end_ns)
-    if found.source != "host" or not inside.any():
+    exchanges, steps_marked = collectives(trace, links), steps_of(trace)
+    inside = (steps_marked.start >= window.start_ns) & (steps_marked.end <= window.end_ns)
+    if exchanges.source != "host" or not inside.any():
         return None
-    start, end = marks.start[inside], marks.end[inside]
+    start, end = steps_marked.start[inside], steps_marked.end[inside]
     steps = union(start, end)
-    waiting = subtract(union(found.start, found.end), computing_spans(trace, steps, False))
+    waiting = subtract(union(exchanges.start, exchanges.end), computing_spans(trace, steps, False))
     spans = _phases(trace, links)
     phase_ns, waiting_ns = {}, {}
     for phase, span in spans.items():
@@ -87,13 +87,13 @@ def waiting_phases(ranks: Sequence[OwnTime]) -> frozenset[PhaseName]:
     """Return the phases in which ranks wait for collectives. Phases with little waiting do not
     count: a worker thread may end a moment after the main thread goes on, and so reach into a phase
     that waits for nothing."""
-    waited = {phase: sum(int(one.waiting_ns[phase].sum()) for one in ranks) for phase in PHASES}
-    least = MIN_SHARE_OF_WAITING * sum(waited.values())
+    waited = {phase: sum(int(rank.waiting_ns[phase].sum()) for rank in ranks) for phase in PHASES}
+    min_waited_ns = MIN_SHARE_OF_WAITING * sum(waited.values())
     return frozenset(
         phase
         for phase in PHASES
-        if waited[phase] > least
-        and any(one.own_share(phase) <= 1 - MIN_WAITING_SHARE for one in ranks)
+        if waited[phase] > min_waited_ns
+        and any(rank.own_share(phase) <= 1 - MIN_WAITING_SHARE for rank in ranks)
     )
 
 
@@ -110,7 +110,8 @@ def _phases(trace: Trace, links: Links) -> dict[PhaseName, Spans]:
 
 
 MOMENTS = 4000
-"""Looked at in each rank's steps: 40 of them are a hundredth of the time."""
+"""The number of moments of each rank at which the function is looked up: 40 of them are 1 % of the
+time."""
 MAX_FUNCTIONS = 12
 MIN_CALLEE_SHARE = 0.5
 """The smallest share of a function's time that one direct call must take to be named."""
@@ -126,30 +127,39 @@ def own_functions(
     stacks."""
     if len(traces) < 2:
         return ()
-    seen = [_Seen(t, li, w) for t, li, w in zip(traces, links, windows, strict=True)]
-    found = []
-    for rank, own in enumerate(seen):
+    rank_moments = [
+        _RankMoments(trace, trace_links, window)
+        for trace, trace_links, window in zip(traces, links, windows, strict=True)
+    ]
+    differences = []
+    for rank, own in enumerate(rank_moments):
         for name, ns in own.spent.items():
             place = place_of(name)
-            others = median(other.spent[name] for r, other in enumerate(seen) if r != rank)
+            others = median(other.spent[name] for r, other in enumerate(rank_moments) if r != rank)
             if place is not None and ns > others:
-                one = RankPlace(rank=numbers[rank], place=place, ns=ns, others_ns=float(others))
-                found.append((one, own, name))
-    found.sort(key=lambda item: item[0].others_ns - item[0].ns)
-    return tuple(own.described(one, name) for one, own, name in found[:MAX_FUNCTIONS])
+                rank_place = RankPlace(
+                    rank=numbers[rank], place=place, ns=ns, others_ns=float(others)
+                )
+                differences.append((rank_place, own, name))
+    differences.sort(key=lambda item: item[0].others_ns - item[0].ns)
+    return tuple(
+        own.described(rank_place, name) for rank_place, own, name in differences[:MAX_FUNCTIONS]
+    )
 
 
-class _Seen:
-    """Where the main thread of one rank was in its steps, outside of collectives."""
+class _RankMoments:
+    """The functions in which the main thread of one rank was at evenly spread moments of its steps,
+    outside of collectives."""
 
     def __init__(self, trace: Trace, links: Links, window: Window) -> None:
         self._trace, self._places = trace, user_places(trace, links)
         self._steps = step_spans(trace, window)
         self._moments, self._lane = np.empty(0, np.int64), links.main_lane
         self.spent: Counter[str] = Counter()
-        """Nanoseconds a step, by the user's innermost function."""
-        told = collectives(trace, links)
-        waiting = union(told.start, told.end) if told.source == "host" else union(*_none())
+        """Nanoseconds in each step, by the user's innermost function."""
+        exchanges = collectives(trace, links)
+        is_timed = exchanges.source == "host"
+        waiting = union(exchanges.start, exchanges.end) if is_timed else NOTHING
         spans = subtract(self._steps, waiting)
         if not self._places.known or not spans.total:
             return
@@ -161,23 +171,23 @@ class _Seen:
             if code != -1:
                 self.spent[self._places.text(code)] += round(count * each)
 
-    def described(self, one: RankPlace, name: str) -> RankPlace:
+    def described(self, rank_place: RankPlace, name: str) -> RankPlace:
         """Return the place with the function that it mostly calls, the function that calls it, and
         whether it holds the training loop."""
         frames = self._trace.frames
         own, callee = self._places.calls_at(self._lane, self._moments)
-        here = np.flatnonzero(own >= 0)
-        here = here[[self._trace.text(int(code)) == name for code in frames.name[own[here]]]]
-        if not len(here):
-            return one
-        rows, counts = np.unique(own[here], return_counts=True)
+        inside = np.flatnonzero(own >= 0)
+        inside = inside[[self._trace.text(int(code)) == name for code in frames.name[own[inside]]]]
+        if not len(inside):
+            return rank_place
+        rows, counts = np.unique(own[inside], return_counts=True)
         row = int(rows[counts.argmax()])
         caller = self._places.caller_of(row)
         first, last = self._steps.start[0], self._steps.end[-1]
         return replace(
-            one,
+            rank_place,
             encloses_steps=bool(frames.ts[row] <= first and frames.end[row] >= last),
-            callee=self._main_callee(callee[here]),
+            callee=self._main_callee(callee[inside]),
             caller=place_of(self._trace.text(int(frames.name[caller]))) if caller >= 0 else None,
         )
 
@@ -190,10 +200,6 @@ class _Seen:
         return name if count >= MIN_CALLEE_SHARE * len(rows) else ""
 
 
-def _none() -> tuple[np.ndarray, np.ndarray]:
-    return np.empty(0, np.int64), np.empty(0, np.int64)
-
-
 MIN_LATE_SHARE = 0.03
 """The smallest share of the step by which a rank must be behind the slowest other rank: ranks are
 never exactly together."""
@@ -204,7 +210,7 @@ OUTLIER_SHARE = 0.05
 """The share of the steps that are left out as outliers, those with the largest differences. One
 stall of the scheduler among forty steps does not make a rank late."""
 MIN_STEPS = 8
-"""The fewest steps in which outliers can be told from what happens again and again."""
+"""Outliers are left out only if there are at least this many steps."""
 
 Floats = NDArray[np.float64]
 
@@ -235,15 +241,15 @@ def late_by_steps(ranks: Sequence[OwnSteps]) -> LateRank | None:
     there is no such rank."""
     if len(ranks) < 2:
         return None
-    shared = reduce(np.intersect1d, [one.index for one in ranks])
+    shared = reduce(np.intersect1d, [rank.index for rank in ranks])
     if not len(shared):
         return None
-    ranks = [one.at(shared) for one in ranks]
+    ranks = [rank.at(shared) for rank in ranks]
     behind = _behind(ranks)
     late = int(np.maximum(behind, 0).mean(axis=1).argmax())
     kept = _without_outliers(behind[late])
     lateness = np.maximum(behind[:, kept], 0).mean(axis=1)
-    step_ns = float(np.mean([one.length_ns.mean() for one in ranks]))
+    step_ns = float(np.mean([rank.length_ns.mean() for rank in ranks]))
     if (
         lateness[late] < MIN_SHARE_OF_LATENESS * lateness.sum()
         or behind[late, kept].mean() < MIN_LATE_SHARE * step_ns
@@ -254,7 +260,9 @@ def late_by_steps(ranks: Sequence[OwnSteps]) -> LateRank | None:
         rank=ranks[late].rank,
         late_ns=float(np.maximum(behind[late], 0).mean()),
         step_ns=step_ns,
-        slowest_other_ns=max(float(r.total().mean()) for i, r in enumerate(ranks) if i != late),
+        slowest_other_ns=max(
+            float(other.total().mean()) for i, other in enumerate(ranks) if i != late
+        ),
         share_of_lateness=float(lateness[late] / lateness.sum()),
         phase=phase,
         phase_ns=phase_ns,
@@ -265,8 +273,8 @@ def late_by_steps(ranks: Sequence[OwnSteps]) -> LateRank | None:
 
 def _behind(ranks: Sequence[OwnSteps]) -> Floats:
     """Return how much longer each rank works in each step than the slowest of the others."""
-    totals = np.array([one.total() for one in ranks])
-    slowest_other = [np.delete(totals, r, axis=0).max(axis=0) for r in range(len(ranks))]
+    totals = np.array([rank.total() for rank in ranks])
+    slowest_other = [np.delete(totals, row, axis=0).max(axis=0) for row in range(len(ranks))]
     difference: Floats = totals - np.array(slowest_other)
     return difference
 
@@ -281,12 +289,12 @@ def _without_outliers(behind: Floats) -> NDArray[np.int64]:
 def _longer_phase(ranks: Sequence[OwnSteps], late: int) -> tuple[str, float]:
     """Return the phase in which the late rank works longer than the others, and by how much."""
 
-    def mean(one: OwnSteps, phase: str) -> float:
-        return float(one.own_ns[phase].mean()) if phase in one.own_ns else 0.0
+    def mean(rank: OwnSteps, phase: str) -> float:
+        return float(rank.own_ns[phase].mean()) if phase in rank.own_ns else 0.0
 
-    others = [one for r, one in enumerate(ranks) if r != late]
+    others = [rank for row, rank in enumerate(ranks) if row != late]
     longer = {
-        phase: mean(ranks[late], phase) - float(np.median([mean(one, phase) for one in others]))
+        phase: mean(ranks[late], phase) - float(np.median([mean(rank, phase) for rank in others]))
         for phase in ranks[late].own_ns
     }
     phase = max(longer, key=lambda name: longer[name])

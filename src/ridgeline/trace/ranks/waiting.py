@@ -1,4 +1,4 @@
-"""The time in each collective, split: until the last rank came is waiting, the rest is transfer."""
+"""The time in each collective, split into waiting (until the last rank came) and transfer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,11 +26,13 @@ _ENDS_TOGETHER = tuple(
 @dataclass(frozen=True, slots=True)
 class Alignment:
     offset_ns: tuple[int, ...]
-    """Added to a rank's times, it gives those of the first rank of its component."""
+    """Added to the times of a rank, the offset gives times on the clock of the first rank of its
+    component."""
     component: tuple[int, ...]
-    """Ranks that collectives join, directly or through others, have the same; -1: with nobody."""
+    """The same number for ranks that collectives join, directly or through other ranks; -1 for a
+    rank that shares none."""
     residual_ns: int
-    """Median distance of a matched end from the aligned one, on the worst rank."""
+    """The median difference of the matched ends after alignment, on the worst rank."""
     trust: Trust
 
     @property
@@ -43,7 +45,7 @@ class Alignment:
 
 
 ABSENT = np.iinfo(np.int64).min
-"""The start of a rank that takes no part."""
+"""The start time of a rank that takes no part in a collective."""
 _NEVER = np.iinfo(np.int64).max
 _MAX_GROUP_CHARACTERS = 60
 """The name of a process group is cut to this length."""
@@ -51,29 +53,31 @@ _MAX_GROUP_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Row i is one matched collective, column r a rank; times on the aligned clock."""
+    """The waiting in each matched collective (row) of each rank (column), on the aligned clock."""
 
     table: Table
-    """Places in each rank's Collectives; -1: takes no part."""
+    """The row in each rank's Collectives; -1 where the rank takes no part."""
     start: Table
     wait: Table
     transfer: Table
     last: NDArray[np.int64]
     """When the last rank came."""
     late: NDArray[np.int64]
-    """That rank, by its place in the list."""
+    """The index of the rank that came last."""
     skew: NDArray[np.int64]
     wire: NDArray[np.int64]
-    """How long the last rank took: it waits for nobody, and the error of the alignment cancels."""
+    """The duration on the last rank. It waits for no other rank, and the error of the alignment
+    cancels out."""
     early_ends: int
-    """Collectives that ended on some rank before the last had come: alignment or match is wrong."""
+    """The number of collectives that ended on some rank before the last rank came. There, the
+    alignment or the matching is wrong."""
 
     def __len__(self) -> int:
         return len(self.table)
 
     @property
     def caused(self) -> NDArray[np.int64]:
-        """What all ranks waited in each collective."""
+        """The sum of all ranks' waiting in each collective."""
         total: NDArray[np.int64] = self.wait.sum(axis=1)
         return total
 
@@ -86,17 +90,19 @@ def waits(
 ) -> Waits:
     """Split the collectives that begin inside the window on every rank that shows them."""
     table = _chosen(table, alignment, inside)
-    here = table >= 0
+    takes_part = table >= 0
     start, end = np.full(table.shape, ABSENT), np.full(table.shape, _NEVER)
-    for r, one in enumerate(ranks):
-        rows = here[:, r]
-        start[rows, r] = one.start[table[rows, r]] + alignment.offset_ns[r]
-        end[rows, r] = one.end[table[rows, r]] + alignment.offset_ns[r]
-    duration = np.where(here, end - np.where(here, start, end), 0)
+    for r, rank in enumerate(ranks):
+        rows = takes_part[:, r]
+        start[rows, r] = rank.start[table[rows, r]] + alignment.offset_ns[r]
+        end[rows, r] = rank.end[table[rows, r]] + alignment.offset_ns[r]
+    duration = np.where(takes_part, end - np.where(takes_part, start, end), 0)
     last = start.max(axis=1, initial=ABSENT)
     late = start.argmax(axis=1) if len(table) else np.empty(0, np.int64)
-    wait = np.where(here, np.clip(last[:, None] - np.where(here, start, 0), 0, duration), 0)
-    first = np.where(here, start, _NEVER).min(axis=1, initial=_NEVER)
+    wait = np.where(
+        takes_part, np.clip(last[:, None] - np.where(takes_part, start, 0), 0, duration), 0
+    )
+    first = np.where(takes_part, start, _NEVER).min(axis=1, initial=_NEVER)
     slack = max(alignment.residual_ns * 3, 5_000)
     early = ends_together(ranks, table) & (end.min(axis=1, initial=_NEVER) < last - slack)
     return Waits(
@@ -116,16 +122,16 @@ def _chosen(table: Table, alignment: Alignment, inside: Sequence[NDArray[np.bool
     """Return the collectives of at least two aligned ranks that lie inside the window on all of
     them."""
     table = np.where(np.array(alignment.aligned)[None, :], table, np.int64(-1))
-    kept: NDArray[np.bool_] = (table >= 0).sum(axis=1) >= 2
+    is_chosen: NDArray[np.bool_] = (table >= 0).sum(axis=1) >= 2
     for r, within in enumerate(inside):
-        here = table[:, r] >= 0
-        kept[here] &= within[table[here, r]]
-    return table[kept]
+        takes_part = table[:, r] >= 0
+        is_chosen[takes_part] &= within[table[takes_part, r]]
+    return table[is_chosen]
 
 
 def bus_factor(family: str, size: int) -> float | None:
-    """Return what the busiest link carries of the algorithm's bytes, as NCCL's own tests count
-    it."""
+    """Return the factor from the algorithm's bytes to those on the busiest link, as nccl-tests
+    define it; None where it is not defined."""
     if size < 1:
         return None
     if family == "all_reduce":
@@ -136,55 +142,58 @@ def bus_factor(family: str, size: int) -> float | None:
 
 
 def collective_rows(
-    ranks: Sequence[Collectives], found: Waits, numbers: Sequence[int], least_ns: int
+    ranks: Sequence[Collectives], split: Waits, numbers: Sequence[int], min_skew_ns: int
 ) -> tuple[CollectiveRow, ...]:
-    """Return one row for each collective, group and size; the one that was waited for longest comes
-    first."""
-    if not len(found):
+    """Return one row for each kind of collective, group and size, those with most waiting first."""
+    if not len(split):
         return ()
-    told = np.full((len(found), 3), -1, np.int64)  # family, bytes, size of the group
-    groups = np.full(len(found), "", object)
-    for r, one in enumerate(ranks):
-        here = np.flatnonzero(found.table[:, r] >= 0)
-        place = found.table[here, r]
-        columns = np.column_stack((one.family[place], one.bytes[place], one.size[place]))
-        told[here] = np.maximum(told[here], columns)
-        groups[here] = np.array(one.groups, object)[one.group[place]]
+    attributes = np.full((len(split), 3), -1, np.int64)  # family, bytes, size of the group
+    groups = np.full(len(split), "", object)
+    for r, rank in enumerate(ranks):
+        shown = np.flatnonzero(split.table[:, r] >= 0)
+        rows_shown = split.table[shown, r]
+        columns = np.column_stack(
+            (rank.family[rows_shown], rank.bytes[rows_shown], rank.size[rows_shown])
+        )
+        attributes[shown] = np.maximum(attributes[shown], columns)
+        groups[shown] = np.array(rank.groups, object)[rank.group[rows_shown]]
     names, group = np.unique(groups.astype(str), return_inverse=True)
-    keys = np.column_stack((told, group))
+    keys = np.column_stack((attributes, group))
     distinct, line = np.unique(keys, axis=0, return_inverse=True)
     order = np.argsort(line.reshape(-1), kind="stable")
     cuts = np.searchsorted(line.reshape(-1)[order], np.arange(1, len(distinct)))
     rows = [
-        _row(found, at, key, str(names[key[3]]), numbers, least_ns)
+        _row(split, at, key, str(names[key[3]]), numbers, min_skew_ns)
         for at, key in zip(np.split(order, cuts), distinct, strict=True)
     ]
     return tuple(sorted(rows, key=lambda row: (-row.wait_ns, -row.wire_ns * row.count, row.name)))
 
 
 def _row(
-    found: Waits,
-    at: NDArray[np.int64],
+    split: Waits,
+    members: NDArray[np.int64],
     key: NDArray[np.int64],
     group: str,
     numbers: Sequence[int],
-    least_ns: int,
+    min_skew_ns: int,
 ) -> CollectiveRow:
     family, size_bytes = FAMILIES[int(key[0])], int(key[1])
-    wire = round(float(np.median(found.wire[at])))
+    wire = round(float(np.median(split.wire[members])))
     rate = size_bytes / (wire / 1e9) if size_bytes > 0 and wire > 0 else None
     factor = bus_factor(family, int(key[2]))
     caused = np.bincount(
-        found.late[at], np.where(found.skew[at] >= least_ns, found.caused[at], 0), len(numbers)
+        split.late[members],
+        np.where(split.skew[members] >= min_skew_ns, split.caused[members], 0),
+        len(numbers),
     )
     return CollectiveRow(
         name=family or "collective",
         group="" if group.startswith("#") else group[:_MAX_GROUP_CHARACTERS],
-        count=len(at),
+        count=len(members),
         bytes=size_bytes if size_bytes >= 0 else None,
         wire_ns=wire,
-        wait_ns=int(found.wait[at].sum()),
-        skew_ns=int(found.skew[at].max()),
+        wait_ns=int(split.wait[members].sum()),
+        skew_ns=int(split.skew[members].max()),
         algorithm_bytes_s=rate,
         bus_bytes_s=rate * factor if rate is not None and factor else None,
         late_rank=numbers[int(caused.argmax())] if caused.any() else None,
@@ -192,8 +201,8 @@ def _row(
 
 
 def align(ranks: Sequence[Collectives], matching: Matching, labels: Sequence[str]) -> Alignment:
-    """Align each rank with the aligned rank that it shares most collectives with. Groups that no
-    collective joins are aligned each for itself."""
+    """Align each rank with the aligned rank with which it shares most collectives. Ranks that no
+    collective joins with the others form a component of their own."""
     offset, component = [0] * len(ranks), [-1] * len(ranks)
     residual = 0
     strict = matching.table[ends_together(ranks, matching.table)]
@@ -228,8 +237,8 @@ def _spread_over(
 
 
 def _closest(shared: NDArray[np.int64], done: Sequence[bool]) -> tuple[int, int] | None:
-    """Return the aligned and the unaligned rank that share most collectives; of equals, the
-    first."""
+    """Return the aligned and the unaligned rank that share most collectives; the first such pair if
+    there are several, None if there is none."""
     known = np.array(done)
     counts = np.where(known[:, None] & ~known[None, :], shared, 0)
     if not counts.any():
@@ -239,11 +248,11 @@ def _closest(shared: NDArray[np.int64], done: Sequence[bool]) -> tuple[int, int]
 
 
 def ends_together(ranks: Sequence[Collectives], table: Table) -> NDArray[np.bool_]:
-    """Return which matched collectives no rank can leave before all have come."""
+    """Return which collectives no rank can leave before all ranks have come."""
     family = np.zeros(len(table), np.int64)
-    for r, one in enumerate(ranks):
-        here = table[:, r] >= 0
-        family[here] = np.maximum(family[here], one.family[table[here, r]])
+    for r, rank in enumerate(ranks):
+        shown = table[:, r] >= 0
+        family[shown] = np.maximum(family[shown], rank.family[table[shown, r]])
     return np.isin(family, _ENDS_TOGETHER)
 
 
@@ -264,7 +273,7 @@ def _trust(
     labels: Sequence[str],
 ) -> Trust:
     near = f"ends of a collective differ by {residual / 1e3:.0f} µs after alignment"
-    if any(one.source == "calls" for one in ranks):
+    if any(rank.source == "calls" for rank in ranks):
         why = "the traces show when collectives were asked for, not when they ran"
         return Trust(confidence="unreliable", why=why)
     parts = [
