@@ -1,4 +1,5 @@
-"""`with ridgeline.profile() as run: …`: the same records as `ridgeline run`, of a block of code."""
+"""`with ridgeline.profile() as run: …`: records a block of code as `ridgeline run` records a
+program."""
 
 import subprocess
 import sys
@@ -19,11 +20,12 @@ from ridgeline.records.verdict import DoubtCode, LimitCode, Verdict
 
 
 class profile:
-    """Profile a block: what limits it, where each step goes.
+    """Profile a block of code: what limits it, and where the time of each step goes.
 
-    `run.summary` has the figures once the block is over, `run.directory` what was recorded. Under
-    `ridgeline run`, and inside another `profile`, it does nothing: the summary then says so.
-    `run.step()` is `ridgeline.step()`, for loops whose steps cannot be seen.
+    When the block has ended, `run.summary` holds the figures and `run.directory` is the folder with
+    everything that was recorded. Under `ridgeline run`, and inside another `profile`, nothing is
+    recorded a second time, and the summary says so. Call `run.step()` (the same as
+    `ridgeline.step()`) at the end of each iteration if the loop has no optimizer step to see.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class profile:
         end(session, *_ending(kind, error))
         if self._watcher is not None:
             try:
-                self._watcher.wait(EXIT_WAIT_S)  # on a full disk it was not told of the end
+                self._watcher.wait(EXIT_WAIT_S)  # on a full disk it never learns that the run ended
             except subprocess.TimeoutExpired:
                 self._watcher.kill()
                 self._watcher.wait()
@@ -118,7 +120,7 @@ class profile:
 
 
 def _recorded_elsewhere(name: str) -> RunSummary:
-    """Return the summary of a block inside a run that is recorded anyway."""
+    """Return the summary of a block that the run around it records."""
     trust = Trust(confidence="unreliable", doubts=(because(DoubtCode.RECORDED_ELSEWHERE),))
     reason = because(LimitCode.RECORDED_ELSEWHERE)
     return RunSummary(

@@ -1,4 +1,4 @@
-"""`%load_ext ridgeline`, then `%%ridgeline` on a cell: its code under `ridgeline.profile`."""
+"""The notebook extension: after `%load_ext ridgeline`, `%%ridgeline` profiles a cell."""
 
 import shlex
 from typing import Any
@@ -10,16 +10,16 @@ _USAGE = "%%ridgeline [--steps N] [--trace-steps N] [--python] [--full] [--quiet
 
 def load_ipython_extension(shell: Any) -> None:
     def ridgeline(line: str, cell: str) -> None:
-        """Profile this cell: what limits it, where each step goes."""
-        with options(line):
+        """Profile this cell: what limits it, and where the time of each step goes."""
+        with profile_of_line(line):
             shell.run_cell(cell).raise_error()
 
     ridgeline.__doc__ = f"{ridgeline.__doc__}\n\n{_USAGE}"
     shell.register_magic_function(ridgeline, magic_kind="cell", magic_name="ridgeline")
 
 
-def options(line: str) -> profile:
-    """The magic's words as `profile` takes them."""
+def profile_of_line(line: str) -> profile:
+    """Return the profiler with the options that the line of the magic names."""
     words = shlex.split(line)
     given: dict[str, Any] = {}
     name = "cell"
@@ -32,7 +32,7 @@ def options(line: str) -> profile:
         elif word in ("--python", "--full", "--quiet"):
             given[word[2:]] = True
         elif word.startswith("-"):
-            raise ValueError(f"{word} is not known: {_USAGE}")
+            raise ValueError(f"unknown option {word}: {_USAGE}")
         else:
             name = word
     return profile(name, **given)

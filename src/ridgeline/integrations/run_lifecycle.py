@@ -1,7 +1,7 @@
 """The beginning and the end of a run: run.json is written first, the summary last.
 
-A program waits while its run begins, so what only the end needs is imported inside the functions
-of the end.
+The program waits while its run begins. Modules that only the end needs are therefore imported
+inside the functions of the end.
 """
 
 import contextlib
@@ -24,6 +24,7 @@ from ridgeline.version import __version__
 MIN_FREE_DISK_BYTES = 64 * 1024
 """With less than this free on the disk, a program may have been unable to write how it ended."""
 MIN_STEPS_FOR_CEILINGS = 10
+"""Ceilings are measured only after a run of at least this many steps."""
 MAX_BUSY_PERCENT = 15.0
 """Doubtful ceilings are measured again only if the machine's processors are used up to this
 percentage: above it the new measurement would be disturbed as well."""

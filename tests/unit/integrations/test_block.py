@@ -8,7 +8,7 @@ from torch import nn
 
 import ridgeline
 from ridgeline.harness.capture import live
-from ridgeline.integrations.notebook import options
+from ridgeline.integrations.notebook import profile_of_line
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.verdict import LimitCode
 
@@ -106,4 +106,4 @@ def test_a_cell_is_profiled(
 @pytest.mark.parametrize("line", ["--steps", "--steps many", "--colour"])
 def test_a_wrong_word_after_the_magic_is_named(line: str) -> None:
     with pytest.raises(ValueError, match=line.split()[0]):
-        options(line)
+        profile_of_line(line)

@@ -1,6 +1,6 @@
-"""A profiler for students and scripts: TinyTorch's API on torch modules and on NumPy objects.
+"""A profiler for students: the API of the TinyTorch course, for torch modules and NumPy objects.
 
-Importing it, and profiling NumPy objects with it, needs NumPy alone.
+It needs only NumPy, unless a torch module is profiled.
 """
 
 from ridgeline.integrations.profiler.meters import MemoryProfiler, Timer, profile_memory

@@ -1,8 +1,9 @@
-"""Watches one forward pass of an object over arrays: which inner layers ran, on which shapes.
+"""Profiles a model written in NumPy: watches which inner layers a forward pass runs, on which
+shapes.
 
-Shapes seen are better than shapes guessed: reshapes, skips and heads outside `.layers` all show.
-Each inner layer gets, for the length of the run, a subclass of its own class that notes the call;
-that catches `layer(x)` and `layer.forward(x)` alike, and objects with `__slots__`.
+Watching sees what attributes do not tell: reshapes, skip connections, and heads outside `.layers`.
+During the pass the class of each inner layer is replaced by a subclass that records calls. This
+works for `layer(x)`, for `layer.forward(x)`, and for objects with `__slots__`.
 """
 
 import sys
@@ -48,7 +49,7 @@ from ridgeline.integrations.profiler.subject import (
 
 @dataclass(slots=True)
 class Call:
-    """One layer run once, and what ran inside it."""
+    """One call of a layer, and the calls inside it."""
 
     layer: Any
     inputs: tuple[Any, ...]
@@ -67,8 +68,8 @@ class Call:
 
 
 def watch(model: Any, run: Callable[[], Any], inputs: tuple[Any, ...]) -> Call:
-    """Runs `run` and returns the call of `model` with every call below it. Outputs are held while
-    the record lives, so that an address means one array."""
+    """Call `run` and return the call of `model` with every call inside it. The record keeps the
+    outputs alive, so that no address is used for two arrays."""
     root = Call(model, inputs)
     with _watching(layers.descendants(model), [root]):
         root.output = run()
@@ -76,11 +77,11 @@ def watch(model: Any, run: Callable[[], Any], inputs: tuple[Any, ...]) -> Call:
 
 
 def count(call: Call, ops: Counter[str]) -> Count:
-    """FLOPs of a recorded call, each layer's share added to `ops` by its type."""
+    """Return the FLOPs of a recorded call, and add those of each layer to `ops` under its type."""
     if not call.inner:
-        found = _leaf_count(call)
-        ops[layers.type_name(call.layer)] += found.flops
-        return found
+        leaf = _leaf_count(call)
+        ops[layers.type_name(call.layer)] += leaf.flops
+        return leaf
     total = NOTHING
     for inner in call.inner:
         total = total.plus(count(inner, ops))
@@ -92,17 +93,19 @@ def count(call: Call, ops: Counter[str]) -> Count:
 
 
 def activation_bytes(call: Call) -> int:
-    """The input and what every innermost layer made of it: what a backward pass would need."""
-    made = [value for value in call.inputs if shape_of(value) is not None]
-    made += [leaf.output for leaf in call.leaves() if shape_of(leaf.output) is not None]
-    return total_bytes(unique(made))
+    """Return the bytes of the input and of the output of every innermost layer, which a backward
+    pass would need."""
+    kept = [value for value in call.inputs if shape_of(value) is not None]
+    kept += [leaf.output for leaf in call.leaves() if shape_of(leaf.output) is not None]
+    return total_bytes(unique(kept))
 
 
 def moved_bytes(call: Call) -> int:
-    """The least the layers must move: each reads its inputs and weights and writes its output."""
+    """Return the fewest bytes that the layers can move: each reads inputs and weights and writes
+    its output."""
     moved = 0
     for leaf in call.leaves():
-        # Of a table only the rows that were asked for are read: as much as the output.
+        # A lookup reads only the rows it returns: as many bytes as its output.
         read = [leaf.output] if layers.is_lookup(leaf.layer) else layers.own_parameters(leaf.layer)
         values = (*leaf.inputs, leaf.output, *read)
         moved += sum(byte_count(value) for value in values if shape_of(value) is not None)
@@ -111,13 +114,14 @@ def moved_bytes(call: Call) -> int:
 
 def _leaf_count(call: Call) -> Count:
     stacked = layers.stack(call.layer)
-    if stacked:  # layers that could not be watched, or that are run by means other than forward
+    if stacked:  # its layers could not be watched, or do not run through forward()
         return stack_count(stacked, call.input_shape)
     return layer_count(call.layer, call.input_shape, shape_of(call.output))
 
 
 def _attention_products(call: Call) -> int:
-    """From what the projections left: queries and keys may differ in length (cross-attention)."""
+    """Return the FLOPs of attention from the outputs of the projections, because queries and keys
+    may differ in length (cross-attention)."""
     names = {id(child): name for name, child in layers.children(call.layer)}
     roles: dict[str, Shape] = {}
     for inner in call.inner:
@@ -132,7 +136,8 @@ def _attention_products(call: Call) -> int:
 
 
 def _role(name: str) -> str:
-    """q, k or v of q_proj, wq, W_query, to_q; fused and other projections have none."""
+    """Return q, k or v for a name such as q_proj, wq, W_query or to_q; "" for any other projection,
+    also for a fused one."""
     bare = name.lower().lstrip("_").removeprefix("to_").removeprefix("w_")
     bare = bare[1:] if bare[:2] in ("wq", "wk", "wv") else bare
     fused = bare.startswith(("qkv", "kv"))
@@ -140,16 +145,18 @@ def _role(name: str) -> str:
 
 
 @contextmanager
-def _watching(found: list[Any], stack: list[Call]) -> Iterator[None]:
+def _watching(watched: list[Any], stack: list[Call]) -> Iterator[None]:
     undo: list[Callable[[], None]] = []
     try:
-        for layer in found:
-            # A forward put on the object itself (as a KV cache does) would hide the class's own.
+        for layer in watched:
+            # A forward that was set on the object (as a KV cache does) hides that of the class.
             patched = getattr(layer, "__dict__", {}).get("forward")
             try:
                 undo.append(partial(setattr, layer, "__class__", type(layer)))
                 layer.__class__ = _watched(type(layer), stack)
-            except TypeError:  # a layer built in C keeps its class; it counts with its parent
+            except (
+                TypeError
+            ):  # the class of a layer written in C cannot be replaced; it counts with its parent
                 undo.pop()
                 continue
             if callable(patched):
@@ -168,7 +175,7 @@ def _watched(original: type, stack: list[Call]) -> type:
 
         return run
 
-    # Looked up in the classes' own bodies: `hasattr(cls, "__call__")` is true of every class.
+    # Only the bodies of the classes tell: `hasattr(cls, "__call__")` is true for every class.
     names = {
         name for cls in original.__mro__ for name in ("forward", "__call__") if name in vars(cls)
     }
@@ -177,7 +184,7 @@ def _watched(original: type, stack: list[Call]) -> type:
 
 
 def _note(stack: list[Call], layer: Any, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    if stack[-1].layer is layer:  # __call__ has come to forward: one call, not two
+    if stack[-1].layer is layer:  # __call__ has called forward: this is one call, not two
         return run(*args, **kwargs)
     call = Call(layer, (*args, *kwargs.values()))
     stack.append(call)
@@ -185,12 +192,13 @@ def _note(stack: list[Call], layer: Any, run: Callable[..., Any], *args: Any, **
         call.output = run(*args, **kwargs)
     finally:
         stack.pop()
-    # Only now: a caller may try a layer with an argument it refuses, and call it again without.
+    # Recorded only if it succeeded: a caller may try an argument that the layer refuses, and retry.
     stack[-1].inner.append(call)
     return call.output
 
 
 _ABSENT = object()
+"""Stands for an attribute that a parameter did not have."""
 
 
 def time_backward(
@@ -201,7 +209,8 @@ def time_backward(
     warmup: int,
     iterations: int,
 ) -> Backward | None:
-    """None where nothing can be timed: no backward, or one that left no gradient anywhere."""
+    """Time forward and backward passes; return None if there is no backward pass, or if it leaves
+    no gradient on any parameter."""
     forward_ms, backward_ms = [], []
     with _gradients_restored(parameters):
         try:
@@ -216,7 +225,9 @@ def time_backward(
                 run()
                 backward_ms.append((perf_counter() - begin) * 1e3)
                 forward_ms.append((middle - start) * 1e3)
-        except Exception:  # half-built frameworks are the rule in a course: fall back to a rule
+        except (
+            Exception
+        ):  # in a course, frameworks are often half finished: the costs are then estimated
             return None
         own_backward = callable(getattr(model, "backward", None))
         if not own_backward and all(getattr(p, "grad", None) is None for p in parameters):
@@ -227,7 +238,8 @@ def time_backward(
 def _backward_of(
     model: Any, output: Any, loss: Callable[..., Any] | None
 ) -> Callable[[], Any] | None:
-    """The loss's own backward where there is a loss; else a gradient of ones on the output."""
+    """Return the function that runs the backward pass: that of the loss, or, without a loss, one
+    that starts from a gradient of ones."""
     if loss is not None:
         result = apply_loss(loss, output, _zeros)
         return result.backward if callable(getattr(result, "backward", None)) else None
@@ -285,9 +297,9 @@ class ArraySubject:
         return self.parameter_bytes()
 
     def example(self, shape: Shape) -> Any:
-        wanted = self._inputs(shape)
+        inputs = self._inputs(shape)
         if layers.runs(self._model):
-            for example in wanted:
+            for example in inputs:
                 if _succeeds(self.forward(example)):
                     return example
         return next(self._inputs(shape))
@@ -303,32 +315,32 @@ class ArraySubject:
         return time_ms(self.forward(example), warmup, iterations)
 
     def count_shape(self, shape: Shape) -> Work:
-        """Without running it where its attributes say all; else on one sample, watched."""
+        """Count from the attributes if they suffice; otherwise run one sample and watch it."""
         model = self._model
         named = layers.is_linear(model) or layers.is_convolution(model)
         if not (named or layers.runs(model) or layers.stack(model)):
-            # Not a layer but a tensor, say: one operation on each of its elements, no batch.
+            # No layer, but a tensor, say: count one operation for each element, and no batch.
             return _work(Count(prod(shape), 0), model)
         if not any(layers.children(model)) and not layers.stack(model):
             return _work(layer_count(model, self._sample(shape)), model)
         for example in self._inputs(self._sample(shape)) if layers.runs(model) else ():
             try:
                 return self.count_input(example)
-            except Exception:  # the model's own complaint: another kind of input may suit it
+            except Exception:  # the model refuses this kind of input: try the next
                 continue
         return _work(stack_count(layers.stack(model), self._sample(shape)), model)
 
     def count_input(self, example: Any) -> Work:
         call = watch(self._model, self.forward(example), (example,))
         ops: Counter[str] = Counter()
-        found = count(call, ops)
+        total = count(call, ops)
         shape = shape_of(example) or ()
         batch = batch_of(shape, layers.sample_dims(self._model))
-        return Work(found.flops, found.products, moved_bytes(call), batch, dict(ops))
+        return Work(total.flops, total.products, moved_bytes(call), batch, dict(ops))
 
     def footprint(self, example: Any) -> Footprint:
-        """Two passes: one watched, for the activations; one alone, for the peak, because watching
-        holds what the pass would have let go."""
+        """Run two passes: a watched one for the activations, and another for the peak, because
+        watching keeps alive what the pass would free."""
         run = self.forward(example)
         activations = activation_bytes(watch(self._model, run, (example,)))
         with MemoryProfiler() as memory:
@@ -352,14 +364,15 @@ class ArraySubject:
         return one_sample(shape, layers.sample_dims(self._model))
 
     def _inputs(self, shape: Shape) -> Iterator[Any]:
-        """Numbers first, then zeros as token ids, each in the framework's tensor, then bare."""
+        """Yield inputs to try: random numbers, then zeros as token ids, each as a tensor of the
+        framework and as an array."""
         numbers = rng.standard_normal(shape).astype(self._dtype())
         tokens = np.zeros(shape, dtype=np.int64)
         for array in (numbers, tokens):
             for make in self._tensor_types():
                 try:
                     yield make(array)
-                except TypeError:  # a type that is built some other way
+                except TypeError:  # this type is not constructed from an array
                     continue
             yield array
 
@@ -379,22 +392,23 @@ class ArraySubject:
         return next(kinds, np.dtype(np.float32))
 
 
-def _work(found: Count, model: Any) -> Work:
-    ops = {layers.type_name(model): found.flops}
-    return Work(found.flops, found.products, bytes=0, batch=1, ops=ops)
+def _work(total: Count, model: Any) -> Work:
+    ops = {layers.type_name(model): total.flops}
+    return Work(total.flops, total.products, bytes=0, batch=1, ops=ops)
 
 
 def _succeeds(run: Callable[[], Any]) -> bool:
     try:
         run()
-    except Exception:  # the user's own call: whatever it raises, it does not take this
+    except Exception:  # whatever the user's model raises, it does not take this input
         return False
     return True
 
 
 @cache
 def numpy_roof(dtype: str) -> Roof:
-    """Best of five 512 × 512 products and 32 MiB copies: some 0.1 s, once a process and dtype."""
+    """Measure the ceilings of NumPy: the best of five 512 × 512 products and of five 32 MiB copies.
+    It takes about 0.1 s, once for each process and dtype."""
     square = np.ones((512, 512), dtype)
     source = np.ones(32 * 1024 * 1024, np.uint8)
     target = np.empty_like(source)

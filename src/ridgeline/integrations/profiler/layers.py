@@ -1,8 +1,8 @@
-"""Values over NumPy: plain arrays, and a course framework's tensors that wrap one in `.data`.
+"""Layers of frameworks written in NumPy: their arrays and parameters, their kinds, and the FLOPs
+and output shapes that their attributes imply.
 
-Torch tensors are read too (a plain object may hold them), by their methods: torch itself is never
-imported here.
-"""
+A value is a NumPy array, or a tensor of the framework that wraps one in `.data`. Torch tensors that
+a plain object holds are read too, by their methods: torch is never imported here."""
 
 from collections.abc import Iterable, Iterator
 from math import prod
@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 
 def array_of(value: Any) -> Array | None:
-    """The array behind a value; None where there is none."""
+    """Return the array of a value; None if it has none."""
     if isinstance(value, np.ndarray):  # first: an array's own `.data` is a memoryview
         return value
     data = getattr(value, "data", None)
@@ -42,7 +42,8 @@ def element_count(value: Any) -> int:
 
 
 def byte_count(value: Any) -> int:
-    """Bytes in the value's own dtype; a bare Python number counts as NumPy would store it."""
+    """Return the size in bytes in the value's own dtype. A Python number counts as NumPy stores
+    it."""
     if hasattr(value, "detach"):
         return int(value.numel() * value.element_size())
     array = array_of(value)
@@ -50,7 +51,8 @@ def byte_count(value: Any) -> int:
 
 
 def storage_key(value: Any) -> tuple[int, int]:
-    """Equal for values that share memory, so that a tied weight counts once."""
+    """Return a key that values which share memory have in common, so that a tied weight counts
+    once."""
     if hasattr(value, "data_ptr"):
         return int(value.data_ptr()), byte_count(value)
     array = array_of(value)
@@ -60,7 +62,8 @@ def storage_key(value: Any) -> tuple[int, int]:
 
 
 def unique(values: list[Any]) -> list[Any]:
-    """Each storage once, in the order met; empty values all stay (they share an address)."""
+    """Return the values without repeated storages, in order. Empty values are all kept, because
+    they may share an address."""
     seen: set[tuple[int, int]] = set()
     kept = []
     for value in values:
@@ -75,7 +78,8 @@ def total_bytes(values: list[Any]) -> int:
     return sum(byte_count(value) for value in values)
 
 
-HEADS = ("num_heads", "n_heads", "n_head", "heads", "nhead")
+HEAD_COUNT_NAMES = ("num_heads", "n_heads", "n_head", "heads", "nhead")
+"""Names under which attention layers keep their number of heads."""
 
 
 def type_name(layer: Any) -> str:
@@ -83,7 +87,7 @@ def type_name(layer: Any) -> str:
 
 
 def runs(layer: Any) -> bool:
-    """Whether it can be run at all: a bare tensor, or a description of a layer, cannot."""
+    """Return whether it can be run. A tensor, or a mere description of a layer, cannot."""
     return callable(getattr(layer, "forward", None)) or callable(layer)
 
 
@@ -101,12 +105,12 @@ def own_parameters(layer: Any) -> list[Any]:
 
 
 def parameters(model: Any) -> list[Any]:
-    """The course looks in `.layers` first, then `.parameters()`, then `.weight`. A model may hold
-    more than its `.layers` (a head, say), so the fuller of the first two is taken; a parameter
-    reached twice counts once."""
+    """Return the parameters, each once. The course looks in `.layers` first, then `.parameters()`,
+    then `.weight`. Since a model may hold more than its `.layers`, such as a head, the larger of
+    the first two is taken."""
     listed = unique(own_parameters(model))
     stacked = unique([p for layer in stack(model) for p in own_parameters(layer)])
-    return max(stacked, listed, key=lambda found: sum(map(element_count, found)))
+    return max(stacked, listed, key=lambda values: sum(map(element_count, values)))
 
 
 def stack(model: Any) -> list[Any]:
@@ -115,7 +119,8 @@ def stack(model: Any) -> list[Any]:
 
 
 def children(layer: Any) -> Iterator[tuple[str, Any]]:
-    """The layers held in its attributes, in lists and dictionaries too, by attribute name."""
+    """Yield each layer that an attribute holds, also in a list or dictionary, with the attribute's
+    name."""
     for name, value in vars(layer).items() if hasattr(layer, "__dict__") else ():
         held = value.values() if isinstance(value, dict) else value
         for item in held if isinstance(value, (list, tuple, dict)) else (value,):
@@ -124,7 +129,7 @@ def children(layer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def descendants(layer: Any) -> list[Any]:
-    """Every layer below this one, once each, parents before children."""
+    """Return every layer below this one, each once, parents before children."""
     seen, found, waiting = {id(layer)}, [], [layer]
     while waiting:
         for _, child in children(waiting.pop(0)):
@@ -136,8 +141,9 @@ def descendants(layer: Any) -> list[Any]:
 
 
 def matrices(layer: Any) -> list[Shape]:
-    """Shapes of the two-dimensional arrays it multiplies by: of its parameters, or, where it lists
-    none, of attributes named as weights are (W1, w_q, out_weight), not of inputs kept for later."""
+    """Return the shapes of the matrices that a layer multiplies by: of its parameters, or, if it
+    lists none, of attributes named like weights (W1, w_q, out_weight), but not of inputs kept for
+    later."""
     if callable(getattr(layer, "parameters", None)):
         held = own_parameters(layer)
     else:
@@ -163,23 +169,25 @@ def is_pooling(layer: Any) -> bool:
 
 
 def is_lookup(layer: Any) -> bool:
-    """A table read by index or by position, not multiplied by."""
+    """Return whether the layer is a table that is read by index or position, not multiplied by."""
     return any(word in type_name(layer) for word in ("Embedding", "Encoding", "Position"))
 
 
 def is_attention(layer: Any) -> bool:
-    """The innermost object that speaks of heads or is named for attention: a block, or a whole
-    model, often repeats `num_heads` above it."""
+    """Return whether it is the innermost object that has heads or attention in its name. The block
+    or model around it often repeats `num_heads`."""
     return _mentions_attention(layer) and not any(map(_mentions_attention, descendants(layer)))
 
 
 def _mentions_attention(layer: Any) -> bool:
-    return "attention" in type_name(layer).lower() or any(hasattr(layer, name) for name in HEADS)
+    return "attention" in type_name(layer).lower() or any(
+        hasattr(layer, name) for name in HEAD_COUNT_NAMES
+    )
 
 
 def sample_dims(model: Any) -> int:
-    """How many dimensions one sample has: channels and space where the first layer convolves, else
-    one. More dimensions than that, and dimension 0 of the input is the batch."""
+    """Return how many dimensions one sample has: channels and space if the first layer convolves,
+    else one. If an input has more, its dimension 0 is the batch."""
     first = next((m for m in (model, *descendants(model)) if not any(children(m))), model)
     if stack(model) and not runs(stack(model)[0]):
         first = stack(model)[0]
@@ -187,7 +195,8 @@ def sample_dims(model: Any) -> int:
 
 
 def convolution_dims(layer: Any) -> int:
-    """1, 2 or 3 spatial dimensions: by the kernel, else by the digit in the name."""
+    """Return the number of spatial dimensions, 1 to 3: by the kernel, else by the digit in the
+    name."""
     kernel = getattr(layer, "kernel_size", None)
     if isinstance(kernel, (tuple, list)):
         return len(kernel)
@@ -195,7 +204,7 @@ def convolution_dims(layer: Any) -> int:
 
 
 class Count(NamedTuple):
-    """`products` is the part of `flops` spent in products."""
+    """FLOPs, and the part of them that is spent in products."""
 
     flops: int
     products: int
@@ -208,12 +217,14 @@ NOTHING = Count(0, 0)
 
 
 def linear_flops(layer: Any, shape: Shape) -> int:
-    """Every leading dimension is a row to multiply: a sequence counts each of its tokens."""
+    """Return the FLOPs of a linear layer. It multiplies every row of the leading dimensions, such
+    as each token of a sequence."""
     return 2 * prod(shape) * out_features(layer, shape[-1])
 
 
 def out_features(layer: Any, in_features: int) -> int:
-    """Course weights are (in, out), torch's (out, in); the input says which it is."""
+    """Return the output width. Weights of the course are (in, out), those of torch (out, in); the
+    width of the input tells which."""
     weight = shape_of(getattr(layer, "weight", None))
     if weight is None or len(weight) != 2:
         return int(getattr(layer, "out_features", 1))
@@ -221,8 +232,9 @@ def out_features(layer: Any, in_features: int) -> int:
 
 
 def convolution_flops(layer: Any, shape: Shape) -> int:
-    """Each output position is one product of a kernel window; transposed, each input position.
-    Zero where the layer does not say what it is, as in the course."""
+    """Return the FLOPs of a convolution: a product of a kernel window for each output position, or
+    for each input position if it is transposed. It is 0 for a layer without the usual attributes,
+    as in the course."""
     if not all(hasattr(layer, a) for a in ("in_channels", "out_channels", "kernel_size")):
         return 0
     dims = convolution_dims(layer)
@@ -234,19 +246,20 @@ def convolution_flops(layer: Any, shape: Shape) -> int:
 
 
 def attention_flops(groups: int, queries: int, keys: int, width: int) -> int:
-    """Scores, then their product with the values; `width` is over all heads, the mask ignored."""
+    """Return the FLOPs of the scores and of their product with the values. `width` covers all
+    heads; a mask saves nothing."""
     return 2 * (2 * groups * queries * keys * width)
 
 
 def layer_count(layer: Any, shape: Shape, output: Shape | None = None) -> Count:
-    """One layer with no layers inside."""
+    """Return the FLOPs of a layer that has no layers inside."""
     if is_convolution(layer):
         return _product(convolution_flops(layer, shape))
     if is_linear(layer):
         return _product(linear_flops(layer, shape))
     held = matrices(layer)
-    if held and not is_lookup(layer) and _leads(held, shape, output):
-        # Hand-written layers (x @ W1, then @ W2): each matrix once for each row of the input.
+    if held and not is_lookup(layer) and _can_map(held, shape, output):
+        # A hand-written layer (x @ W1, then @ W2) multiplies each row of the input by each matrix.
         flops = sum(2 * prod(matrix) for matrix in held) * prod(shape[:-1])
         if is_attention(layer) and len(shape) > 1:
             flops += attention_flops(prod(shape[:-2]), shape[-2], shape[-2], shape[-1])
@@ -254,8 +267,8 @@ def layer_count(layer: Any, shape: Shape, output: Shape | None = None) -> Count:
     return Count(prod(output if output and is_lookup(layer) else shape), 0)
 
 
-def _leads(held: list[Shape], shape: Shape, output: Shape | None) -> bool:
-    """Whether products with these matrices can lead from the input to the output."""
+def _can_map(held: list[Shape], shape: Shape, output: Shape | None) -> bool:
+    """Return whether products with these matrices can turn the input into the output."""
     if not shape or not any(shape[-1] in matrix for matrix in held):
         return False
     if not output:
@@ -266,7 +279,7 @@ def _leads(held: list[Shape], shape: Shape, output: Shape | None) -> bool:
 
 
 def stack_count(stacked: Iterable[Any], shape: Shape) -> Count:
-    """Layers one after another, each on the shape the one before it leaves."""
+    """Return the FLOPs of layers in a row, each on the output shape of the previous one."""
     total = NOTHING
     for layer in stacked:
         inner = stack(layer)
@@ -296,8 +309,8 @@ def output_shape(layer: Any, shape: Shape) -> Shape:
 
 
 def spatial_size(layer: Any, size: Shape) -> Shape:
-    """Where the layer has no `padding` attribute, `in // stride` as in the course: it pictures a
-    convolution that keeps its size."""
+    """Return the size of the output. For a layer without `padding` it is `in // stride`, because
+    the course assumes a convolution that keeps the size."""
     dims = len(size)
     kernel = each(layer.kernel_size, dims)
     default_stride = layer.kernel_size if is_pooling(layer) else 1
@@ -320,7 +333,7 @@ def spatial_size(layer: Any, size: Shape) -> Shape:
 
 
 def each(value: Any, dims: int) -> Shape:
-    """A setting for each dimension: one number stands for all."""
+    """Return a setting for each dimension. A single number holds for all of them."""
     return tuple(value) if isinstance(value, (tuple, list)) else (int(value),) * dims
 
 

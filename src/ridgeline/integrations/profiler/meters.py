@@ -1,4 +1,4 @@
-"""Times calls on the wall clock."""
+"""Meters of time and memory: a timer, a memory profiler, and the timing of repeated calls."""
 
 import sys
 import tracemalloc
@@ -23,7 +23,8 @@ def time_ms(
     iterations: int,
     synchronize: Callable[[], None] = _nothing,
 ) -> tuple[float, ...]:
-    """Each of `iterations` calls in milliseconds, after `warmup` calls that are not timed."""
+    """Return the time of each of `iterations` calls in milliseconds, after `warmup` untimed
+    calls."""
     if iterations < 1 or warmup < 0:
         raise ValueError(
             f"measuring needs iterations >= 1 and warmup >= 0, got {iterations=} and {warmup=}"
@@ -45,8 +46,8 @@ def median(samples: tuple[float, ...]) -> float:
 
 
 class Timer(AbstractContextManager["Timer"]):
-    """`start()` … `stop()` returns the milliseconds between; also a context manager, which leaves
-    them in `elapsed`."""
+    """Measures wall time: `stop()` returns the milliseconds since `start()`. As a context manager
+    it leaves them in `elapsed`."""
 
     def __init__(self) -> None:
         self.elapsed = 0.0
@@ -76,9 +77,9 @@ class Timer(AbstractContextManager["Timer"]):
 
 
 class MemoryProfiler(AbstractContextManager["MemoryProfiler"]):
-    """Measures the memory of a block, in bytes above its start. `allocated_memory` is in use at the
-    end. `peak_memory` is an upper bound: it adds the peaks of Python, of torch on the CPU and of
-    CUDA. `not_counted` says what is in neither, and why; it is "" if all is counted."""
+    """Measures the memory that a block adds, in bytes. `allocated_memory` is still in use at the
+    end. `peak_memory` is an upper bound: the sum of the peaks of Python, of torch on the CPU and of
+    CUDA. `not_counted` says what neither contains, and why; it is "" if everything is counted."""
 
     def __init__(self) -> None:
         self.peak_memory = 0
@@ -100,7 +101,7 @@ class MemoryProfiler(AbstractContextManager["MemoryProfiler"]):
 
     def __enter__(self) -> "MemoryProfiler":
         self._begin_with_torch()
-        # A program that traces already keeps its trace: only the peak mark is moved.
+        # A program that uses tracemalloc itself keeps its trace; only the peak is reset.
         self._started_tracing = not tracemalloc.is_tracing()
         if self._started_tracing:
             tracemalloc.start()
@@ -175,6 +176,6 @@ def profile_memory(call: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[
 
 
 def _cuda() -> Any:
-    """torch.cuda where this process has already put it to use; never the one to start it."""
+    """Return torch.cuda if this process uses it already, else None: CUDA is never started here."""
     torch = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None

@@ -1,7 +1,7 @@
-"""`Profiler`: TinyTorch's profiler, key for key, on torch modules and on NumPy objects.
+"""`Profiler`: the profiler of the TinyTorch course, for torch modules and NumPy objects.
 
-The methods' names, arguments, defaults and keys are the course's. The values are measured or
-counted where the course estimates; docs/profiler.md has each difference.
+Names, arguments, defaults and keys are those of the course. Values that the course estimates are
+measured or counted here; docs/profiler.md lists the differences.
 """
 
 from collections import defaultdict
@@ -43,16 +43,17 @@ T = TypeVar("T")
 
 
 class Profiler:
-    """Parameters, FLOPs, memory and latency of a model; a context manager that times its block."""
+    """Finds a model's parameters, FLOPs, memory and latency. As a context manager it times its
+    block and leaves the milliseconds in `elapsed`."""
 
     def __init__(self) -> None:
         self.measurements: dict[str, Any] = {}
-        """The latest result of each method, by the method's name."""
+        """The latest result of each method, under the name of the method."""
         self.operation_counts: defaultdict[str, int] = defaultdict(int)
-        """FLOPs of one sample by operator (torch) or layer type (arrays), of the latest count."""
+        """FLOPs of one sample in the latest count, by operator (torch) or layer type (NumPy)."""
         self.memory_tracker: Footprint | None = None
         self.last_samples_ms: tuple[float, ...] = ()
-        """Every timing behind the latest latency, in the order taken."""
+        """Each timed pass behind the latest latency, in order."""
         self._timer = Timer()
 
     def __enter__(self) -> "Profiler":
@@ -68,34 +69,35 @@ class Profiler:
         self.elapsed = self._timer.stop()
 
     def count_parameters(self, model: Any) -> int:
-        """Parameters, each storage once."""
+        """Return the number of parameters. Parameters that share a storage count once."""
         return self._keep("count_parameters", subject_of(model).parameter_count())
 
     def count_flops(self, model: Any, input_shape: Shape) -> int:
-        """FLOPs of one sample's forward pass, whatever the batch size."""
+        """Return the FLOPs of a forward pass of one sample, whatever the batch size."""
         work = subject_of(model).count_shape(tuple(input_shape))
         self._note_work(work)
         return self._keep("count_flops", work.flops_per_sample)
 
     def measure_memory(self, model: Any, input_shape: Shape) -> dict[str, float]:
-        """Memory of a forward pass on a random input of this shape, in MiB."""
+        """Return the memory of a forward pass on a random input of this shape, in MiB."""
         subject = subject_of(model)
         return self._memory(subject, subject.example(tuple(input_shape)))
 
     def measure_latency(
         self, model: Any, input_tensor: Any, warmup: int = 10, iterations: int = 100
     ) -> float:
-        """Median milliseconds of a forward pass; every sample stays in `last_samples_ms`."""
+        """Return the median time of a forward pass in milliseconds; `last_samples_ms` has each
+        pass."""
         return self._latency(subject_of(model), input_tensor, warmup, iterations)
 
     def latency_summary(self) -> "Summary":
-        """Median with its interval, spread and percentiles of the latest latency."""
+        """Return the median of the latest latency with its interval, its spread and percentiles."""
         from ridgeline.statistics import summarize
 
         return summarize([sample * 1e6 for sample in self.last_samples_ms])
 
     def profile_layer(self, layer: Any, input_shape: Shape) -> dict[str, Any]:
-        """One layer on a random input: size, work, memory and speed."""
+        """Profile one layer on a random input: size, work, memory and speed."""
         subject = subject_of(layer)
         example = subject.example(tuple(input_shape))
         work = subject.count_input(example)
@@ -113,35 +115,36 @@ class Profiler:
         return self._keep("profile_layer", profile)
 
     def profile_forward_pass(self, model: Any, input_tensor: Any) -> dict[str, Any]:
-        """One forward pass on this input. `flops` is one sample's, the rates the batch's."""
+        """Profile a forward pass on this input. `flops` is that of one sample; rates are of the
+        batch."""
         subject = subject_of(model)
         work = subject.count_input(input_tensor)
         self._note_work(work)
         latency_ms = self._latency(subject, input_tensor, warmup=5, iterations=20)
         roof = subject.roof(input_tensor)
         speed = rates(work.flops, latency_ms, as_mb(work.bytes), roof)
-        pace = speed["gflops_per_second"], speed["memory_bandwidth_mbs"]
+        measured_rates = speed["gflops_per_second"], speed["memory_bandwidth_mbs"]
         profile = {
             "parameters": subject.parameter_count(),
             "flops": work.flops_per_sample,
             "latency_ms": latency_ms,
             **self._memory(subject, input_tensor),
             **speed,
-            **bottleneck(*pace, roof),
+            **bottleneck(*measured_rates, roof),
             "peak_source": self.memory_tracker.source if self.memory_tracker else "estimated",
             "batch_size": work.batch,
             "batch_flops": work.flops,
             "matmul_flops": round(work.products / work.batch),
             "moved_memory_mb": as_mb(work.bytes),
-            **roofline(*pace, roof),
+            **roofline(*measured_rates, roof),
         }
         return self._keep("profile_forward_pass", profile)
 
     def profile_backward_pass(
         self, model: Any, input_tensor: Any, _loss_fn: Callable[..., Any] | None = None
     ) -> dict[str, Any]:
-        """Forward and backward together. The backward pass is timed where there is one to time
-        (`backward_source` says), on `_loss_fn(output)` if given, else on a gradient of ones."""
+        """Profile a forward and a backward pass. The backward pass starts at `_loss_fn(output)`, or
+        at a gradient of ones. If the model has none, it is estimated, as `backward_source` says."""
         forward = self.profile_forward_pass(model, input_tensor)
         subject = subject_of(model)
         timed = subject.time_backward(input_tensor, _loss_fn, warmup=2, iterations=10)
@@ -173,7 +176,7 @@ class Profiler:
         }
         return self._keep("profile_backward_pass", profile)
 
-    # The course's own tests call these by name, with these keyword arguments.
+    # The tests of the course call these methods by name, with these keyword arguments.
 
     def _count_layer_parameters(self, layer: Any) -> int:
         return sum(map(element_count, layers.weight_and_bias(layer)))
@@ -210,7 +213,8 @@ class Profiler:
     def _estimate_backward_costs(
         self, forward_flops: int, forward_latency_ms: float
     ) -> dict[str, Any]:
-        """Gradients of input and weights are each a product as large as the forward's."""
+        """Return twice the forward costs: the gradient of the input and that of the weights each
+        take a product as large as the forward one."""
         return {
             "backward_flops": 2 * forward_flops,
             "backward_latency_ms": 2 * forward_latency_ms,
@@ -225,10 +229,13 @@ class Profiler:
         return self._keep("measure_latency", median(self.last_samples_ms))
 
     def _memory(self, subject: Subject, example: Any) -> dict[str, float]:
-        found = subject.footprint(example)
-        self.memory_tracker = found
-        parameters, activations = as_mb(found.parameter_bytes), as_mb(found.activation_bytes)
-        peak = as_mb(found.peak_bytes)
+        footprint = subject.footprint(example)
+        self.memory_tracker = footprint
+        parameters, activations = (
+            as_mb(footprint.parameter_bytes),
+            as_mb(footprint.activation_bytes),
+        )
+        peak = as_mb(footprint.peak_bytes)
         memory = {
             "parameter_memory_mb": parameters,
             "activation_memory_mb": activations,
@@ -249,7 +256,7 @@ class Profiler:
 def quick_profile(
     model: Any, input_tensor: Any, profiler: Profiler | None = None
 ) -> dict[str, Any]:
-    """Profiles one forward pass, prints the main figures and returns all of them."""
+    """Profile one forward pass, print the main figures, and return all of them."""
     profile = (profiler or Profiler()).profile_forward_pass(model, input_tensor)
     print(f"Parameters: {profile['parameters']:,}")
     print(f"FLOPs:      {profile['flops']:,} per sample")
@@ -266,8 +273,9 @@ _THRESHOLDS = {"0001": 0.001, "001": 0.01, "01": 0.1}
 def analyze_weight_distribution(
     model: Any, percentiles: Sequence[float] = (10, 25, 50, 75, 90)
 ) -> dict[str, Any]:
-    """Statistics of the absolute weights; `below_threshold_*` are percentages. From `parameters()`,
-    else from `.weight` alone, as in the course; `{"error": …}` where there are none."""
+    """Return statistics of the absolute weights; `below_threshold_*` are percentages. The weights
+    are those of `parameters()`, else `.weight` alone, as in the course. Without weights the result
+    is `{"error": …}`."""
     if callable(getattr(model, "parameters", None)):
         held = list(model.parameters())
     else:

@@ -1,4 +1,5 @@
-"""The course's units, and the values it exports. "MB" in its names is 1024 × 1024 bytes."""
+"""What a profiled object must be able to do, the records of its work and memory, and the units and
+rules of the course. "MB" in its names is 1024 × 1024 bytes."""
 
 import sys
 from collections.abc import Callable
@@ -22,8 +23,8 @@ def as_mb(size_bytes: float) -> float:
 
 
 def one_sample(shape: Shape, sample_dims: int) -> Shape:
-    """The shape of one sample, its batch dimension kept as 1: dimension 0 is the batch where the
-    input has more dimensions than a sample needs."""
+    """Return the shape of one sample, with a batch dimension of 1. Dimension 0 of an input is the
+    batch if the input has more dimensions than a sample."""
     return (1, *shape[1:]) if len(shape) > sample_dims else shape
 
 
@@ -36,7 +37,7 @@ Source = Literal["measured", "estimated"]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One forward pass on `batch` samples."""
+    """The work of one forward pass on `batch` samples."""
 
     flops: int
     products: int
@@ -44,7 +45,7 @@ class Work:
     bytes: int
     batch: int
     ops: dict[str, int] = field(default_factory=dict)
-    """FLOPs by operator (torch) or by layer type (arrays)."""
+    """FLOPs by operator (torch) or by layer type (NumPy)."""
 
     @property
     def flops_per_sample(self) -> int:
@@ -53,7 +54,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory of one forward pass. `peak_bytes` has everything in it: parameters and input too."""
+    """The memory of one forward pass. `peak_bytes` includes the parameters and the input."""
 
     parameter_bytes: int
     activation_bytes: int
@@ -63,7 +64,8 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """Work and time of the backward pass on the whole batch. `flops` None: the rule of two."""
+    """The time and work of a training step's passes on the whole batch. `flops` is None if the
+    backward pass could not be counted; it then counts as twice the forward pass."""
 
     forward_ms: float
     backward_ms: float
@@ -78,11 +80,11 @@ class Roof:
     bytes_per_s: float
     source: str
     limit: str = ""
-    """compute, memory or overhead, where the roofline was drawn operator by operator."""
+    """What limits the pass (compute, memory or overhead), if the roofline was made per operator."""
 
     @property
     def ridge(self) -> float:
-        """FLOP per byte at which both ceilings bind."""
+        """The FLOPs per byte at which arithmetic and memory take the same time."""
         return self.flops_per_s / self.bytes_per_s
 
 
@@ -94,33 +96,33 @@ class Subject(Protocol):
     def gradient_bytes(self) -> int: ...
 
     def example(self, shape: Shape) -> Any:
-        """An input of this shape, of the kind the subject takes."""
+        """Return an input of this shape, of the kind that the subject takes."""
 
     def forward(self, example: Any) -> Callable[[], Any]:
-        """A call that runs one forward pass, as inference."""
+        """Return a function that runs one forward pass as inference."""
 
     def time_forward(self, example: Any, warmup: int, iterations: int) -> tuple[float, ...]:
-        """Milliseconds of each pass."""
+        """Return the time of each pass in milliseconds."""
 
     def count_shape(self, shape: Shape) -> Work:
-        """The work on an input of this shape, on one sample of it where that can be had."""
+        """Return the work on an input of this shape, or on one sample of it if possible."""
 
     def count_input(self, example: Any) -> Work:
-        """The work of this very input."""
+        """Return the work on this input."""
 
     def footprint(self, example: Any) -> Footprint: ...
 
     def time_backward(
         self, example: Any, loss: Callable[..., Any] | None, warmup: int, iterations: int
     ) -> Backward | None:
-        """None where the subject has no backward pass to time."""
+        """Time the passes of a training step; return None if the subject has no backward pass."""
 
     def roof(self, example: Any) -> Roof: ...
 
 
 def subject_of(model: Any) -> Subject:
-    # A torch module can only exist once torch has been imported, so asking sys.modules is enough
-    # and keeps torch out of processes that never needed it.
+    # A torch module exists only if torch is imported. Looking in sys.modules therefore suffices and
+    # does not import torch in a process that never needed it.
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         from ridgeline.integrations.profiler.torch_subject import TorchSubject
@@ -132,7 +134,7 @@ def subject_of(model: Any) -> Subject:
 
 
 def apply_loss(loss: Callable[..., Any], output: Any, zeros: Callable[[Any], Any]) -> Any:
-    """The loss of the output; against zeros where it will not do without a target."""
+    """Return the loss of the output, against a target of zeros if the loss needs a target."""
     try:
         return loss(output)
     except TypeError:
@@ -140,17 +142,19 @@ def apply_loss(loss: Callable[..., Any], output: Any, zeros: Callable[[Any], Any
 
 
 COURSE_ROOF = Roof(100e9, 10_000 * MB_TO_BYTES, "the course's assumption")
-"""100 GFLOP/s, and 100 MB/s for each GFLOP/s: what the course's own rules assume of a machine. Its
+"""The machine that the rules of the course assume: 100 GFLOP/s, and 100 MB/s for each GFLOP/s. Its
 ridge is 9.5 FLOP per byte, near that of many CPUs."""
 
-OVERHEAD_SHARE = 0.1
-"""Below this share of either ceiling, neither arithmetic nor memory is what takes the time."""
+MAX_OVERHEAD_SHARE = 0.1
+"""A pass that reaches less than this share of both ceilings is limited by neither, but by
+overhead."""
 
-_SHORTEST_S = 1e-6
+_MIN_LATENCY_S = 1e-6
+"""The shortest time that rates are computed with, so that a time of zero gives no infinite rate."""
 
 
 def rates(flops: float, latency_ms: float, moved_mb: float, roof: Roof) -> dict[str, float]:
-    seconds = max(latency_ms / 1e3, _SHORTEST_S)
+    seconds = max(latency_ms / 1e3, _MIN_LATENCY_S)
     gflops_per_second = flops / 1e9 / seconds
     return {
         "gflops_per_second": gflops_per_second,
@@ -160,7 +164,7 @@ def rates(flops: float, latency_ms: float, moved_mb: float, roof: Roof) -> dict[
 
 
 def bottleneck(gflops_per_second: float, memory_bandwidth_mbs: float, roof: Roof) -> dict[str, Any]:
-    """Memory where the pass does fewer FLOPs per byte than the ridge."""
+    """Return the bottleneck: memory if the pass does fewer FLOPs per byte than the ridge."""
     memory = memory_bandwidth_mbs * MB_TO_BYTES * roof.ridge > gflops_per_second * 1e9
     return {
         "is_memory_bound": memory,
@@ -170,14 +174,15 @@ def bottleneck(gflops_per_second: float, memory_bandwidth_mbs: float, roof: Roof
 
 
 def roofline(gflops_per_second: float, memory_bandwidth_mbs: float, roof: Roof) -> dict[str, Any]:
-    """The share of the nearer ceiling that was reached; far from both it is neither, whatever the
-    FLOPs per byte say: the time goes to interpreter, dispatch or launches."""
+    """Return the share of the nearer ceiling that was reached, and what limits the pass. Far from
+    both ceilings that is overhead (the interpreter, dispatch, launches), whatever the FLOPs per
+    byte."""
     of_compute = gflops_per_second * 1e9 / roof.flops_per_s
     of_memory = memory_bandwidth_mbs * MB_TO_BYTES / roof.bytes_per_s
     share = max(of_compute, of_memory)
     nearer = "memory" if of_memory > of_compute else "compute"
     return {
-        "roofline_bottleneck": roof.limit or ("overhead" if share < OVERHEAD_SHARE else nearer),
+        "roofline_bottleneck": roof.limit or ("overhead" if share < MAX_OVERHEAD_SHARE else nearer),
         "roofline_share": min(share, 1.0),
         "roof_source": roof.source,
     }

@@ -1,7 +1,8 @@
-"""A torch module: counted by `ridgeline.cost.counting`, measured by `ridgeline.measure`.
+"""Profiles a torch module: `ridgeline.cost.counting` counts its work, `ridgeline.measure` measures
+it.
 
-Forward is profiled as inference (eval mode, no gradients), backward as training; the module's
-modes, buffers, gradients and the random numbers are afterwards as they were before.
+The forward pass is profiled as inference (eval mode, no gradients), the backward pass as training.
+Modes, buffers, gradients and random numbers are restored afterwards.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from ridgeline.integrations.profiler.subject import (
 from ridgeline.machine import ceilings
 from ridgeline.records.cost import Cost
 
-_CONVOLVES = {"1d": 2, "2d": 3, "3d": 4}
+_SAMPLE_DIMS_OF_CONVOLUTION = {"1d": 2, "2d": 3, "3d": 4}
 
 
 class TorchSubject:
@@ -49,11 +50,11 @@ class TorchSubject:
         return sum(p.numel() * p.itemsize for p in self._module.parameters() if p.requires_grad)
 
     def example(self, shape: Shape) -> torch.Tensor:
-        """Numbers or token ids, whichever the module takes; tried on tensors without data."""
+        """Return random numbers or token ids, whichever the module takes."""
         device = device_of(self._module)
         floating = (p.dtype for p in self._module.parameters() if p.is_floating_point())
         dtype = next(floating, torch.get_default_dtype())
-        # A generator of its own, so that the program's random numbers stay where they were.
+        # A separate generator leaves the random numbers of the program as they are.
         generator = torch.Generator(device if device.type != "meta" else "cpu").manual_seed(7)
         real = generator.device
         numbers = torch.randn(shape, dtype=dtype, device=real, generator=generator).to(device)
@@ -65,7 +66,7 @@ class TorchSubject:
         except Exception as error:
             try:
                 self._account(second)
-            except Exception:  # what the first said is nearer to what was asked
+            except Exception:  # the first error is about the likelier kind of input
                 raise error from None
             return second
         return first
@@ -96,7 +97,7 @@ class TorchSubject:
     def count_input(self, example: Any) -> Work:
         cost = self._account(example).cost
         total = cost.phases["forward"]
-        # A module without any product (a ReLU, a norm) still works: its elementwise FLOPs are told.
+        # A module without products (a ReLU, a norm) reports its elementwise FLOPs.
         flops = total.flops or total.all_flops
         ops: dict[str, int] = {}
         for op in cost.ops:
@@ -110,7 +111,7 @@ class TorchSubject:
         memory = self._account(example).memory
         try:
             trained = self._account(example, training=True).memory
-        except RuntimeError:  # forward that autograd refuses: what is alive in inference
+        except RuntimeError:  # autograd refuses this forward pass: use what is alive in inference
             trained = memory
         static = memory.parameters_bytes + memory.buffers_bytes + memory.inputs_bytes
         peak, source = self._peak_bytes(example, static, memory.peak_bytes)
@@ -164,7 +165,7 @@ class TorchSubject:
         run = self.forward(example)
         try:
             with preserved(self._module, training=False):
-                run()  # first calls allocate what later ones keep: workspaces, lazy buffers
+                run()  # the first call allocates what later ones reuse: workspaces, lazy buffers
                 return measure_peak(run, device, static, "inference").peak_bytes, "measured"
         except RidgelineError:  # no such measurement here (meta tensors, a profiler running)
             return predicted, "estimated"
@@ -182,10 +183,11 @@ class TorchSubject:
 
     def _sample_dims(self) -> int:
         name = type(self._first_leaf()).__name__
-        return _CONVOLVES.get(name[-2:], 1) if name.startswith("Conv") else 1
+        return _SAMPLE_DIMS_OF_CONVOLUTION.get(name[-2:], 1) if name.startswith("Conv") else 1
 
     def _batch_dim(self, shape: Shape) -> int:
-        """Recurrent and attention modules of torch put the sequence first unless told otherwise."""
+        """Return which dimension is the batch. Recurrent and attention modules of torch have the
+        sequence first unless `batch_first` is set."""
         module = self._module
         if isinstance(module, (torch.nn.TransformerEncoder, torch.nn.TransformerDecoder)):
             module = module.layers[0]
@@ -203,7 +205,8 @@ class TorchSubject:
 
 
 def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A tuple is the positional arguments, a mapping the keywords, None no argument at all."""
+    """Return the positional and keyword arguments of an example: a tuple holds positional
+    arguments, a mapping holds keywords, and None stands for no argument."""
     if isinstance(example, dict) or hasattr(example, "keys"):
         return (), dict(example)
     if isinstance(example, tuple):
@@ -212,8 +215,9 @@ def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def machine_roof(device: torch.device, cost: Cost) -> Roof:
-    """Measured ceilings; the first time on a machine they take some seconds, then they are kept.
-    Where the device has none (meta, mps), the course's assumption, which says so."""
+    """Return the measured ceilings of a device. Measuring takes some seconds, once for each
+    machine. A device that cannot be measured (meta, mps) gets the machine that the course assumes,
+    and `source` says so."""
     tf32 = device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
     dtype = ceiling_dtype(cost.dtype, tf32)
     try:
