@@ -1,8 +1,8 @@
-"""One greedy decoding step of a causal language model, whatever its call looks like.
+"""Timing of greedy generation by a causal language model, with and without a key-value cache.
 
-Two kinds are known: modules that take `past_key_values` and `use_cache` and return an object with
-`logits` (Hugging Face), and plain modules that map ids [B, S] to logits [B, S, V], alone, first in
-a tuple, or as an attribute or entry of what they return. Knows no clock.
+Two kinds of model are supported: modules that take `past_key_values` and `use_cache` and return an
+object with `logits` (Hugging Face), and plain modules that map ids [B, S] to logits [B, S, V]. The
+logits may be returned alone, first in a tuple, or as an attribute or entry of the output.
 """
 
 import inspect
@@ -22,12 +22,19 @@ from ridgeline.measure.clock import Clock, clock_for
 from ridgeline.records.latency import Generation, TokenTimes
 from ridgeline.statistics.samples import summarize, trend
 
-# As Hugging Face, GPT-2, nanoGPT and Llama's own code call it; the first one found counts.
-_LIMIT_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "block_size")
+# The names of the limit in Hugging Face, GPT-2, nanoGPT and Llama; the first that exists is used.
+_POSITION_LIMIT_NAMES = (
+    "max_position_embeddings",
+    "n_positions",
+    "n_ctx",
+    "max_seq_len",
+    "block_size",
+)
 
 
 class Decoder:
-    """Chooses the next token. `past` travels from step to step where the model keeps a cache."""
+    """Chooses the next token. `past` is the key-value cache, which the caller passes from step to
+    step."""
 
     def __init__(self, model: "torch.nn.Module") -> None:
         config = getattr(model, "config", None)
@@ -43,23 +50,25 @@ class Decoder:
         self.limit = _position_limit(model, config)
 
     def whole(self, ids: "torch.Tensor") -> "torch.Tensor":
-        """The next token [B, 1], from the whole sequence and no cache."""
+        """Return the next token [B, 1], computed from the whole sequence without a cache."""
         keywords = self._last_logits_only() | ({"use_cache": False} if self.takes_cache else {})
         return _greedy(self._run(ids, int(ids.shape[1]), **keywords))
 
     def begin(self, ids: "torch.Tensor") -> tuple["torch.Tensor", Any]:
-        """The first token, and the cache of the prompt: None where the model returned none."""
+        """Return the first token, and the cache of the prompt; None if the model returned none."""
         output = self._run(ids, int(ids.shape[1]), use_cache=True, **self._last_logits_only())
         return _greedy(output), _entry(output, "past_key_values")
 
     def extend(self, token: "torch.Tensor", past: Any, position: int) -> tuple["torch.Tensor", Any]:
-        """The next token from the last one and the cache of `position` tokens before it."""
+        """Return the next token and the new cache, computed from the last token and the cache of
+        the `position` tokens before it."""
         output = self._run(token, position + 1, use_cache=True, past_key_values=past)
         return _greedy(output), _entry(output, "past_key_values")
 
     def _last_logits_only(self) -> dict[str, Any]:
-        """As `generate` does: logits of the whole prompt over 128 k words would be most of the
-        first token's time on a small model, and are thrown away."""
+        """Return the argument that limits logits to the last position, as `generate` of Hugging
+        Face does. Logits of the whole prompt over 128 k words would take most of the first token's
+        time on a small model, and only the last are used."""
         return {"logits_to_keep": 1} if "logits_to_keep" in self._takes else {}
 
     def _run(self, ids: "torch.Tensor", position: int, **keywords: Any) -> Any:
@@ -84,8 +93,8 @@ class Decoder:
 
 @contextmanager
 def evaluating(model: "torch.nn.Module") -> Iterator[None]:
-    """eval() and inference mode; each module's own training flag is put back, since a model may
-    hold frozen parts in eval on purpose."""
+    """Put the model in eval and inference mode. Afterwards each module gets its own training flag
+    back, because a model may keep frozen parts in eval mode on purpose."""
     import torch
 
     flags = [(module, module.training) for module in model.modules()]
@@ -99,7 +108,7 @@ def evaluating(model: "torch.nn.Module") -> Iterator[None]:
 
 
 def checked_prompt(prompt_ids: "torch.Tensor", device: str) -> "torch.Tensor":
-    """The prompt as ids [B, S] on the device."""
+    """Return the prompt as ids [B, S] on the device."""
     import torch
 
     ids = torch.as_tensor(prompt_ids)
@@ -124,7 +133,7 @@ def _greedy(output: Any) -> "torch.Tensor":
 
 
 def _logits(output: Any) -> Iterator["torch.Tensor"]:
-    """Three-dimensional float tensors in what a model returned; `logits` before any other."""
+    """Yield the three-dimensional float tensors in the output of a model, `logits` first."""
     import torch
 
     if isinstance(output, torch.Tensor):
@@ -149,12 +158,12 @@ def _logits(output: Any) -> Iterator["torch.Tensor"]:
 def _parameters(model: "torch.nn.Module") -> frozenset[str]:
     try:
         return frozenset(inspect.signature(model.forward).parameters)
-    except (TypeError, ValueError):  # a scripted or C++ forward: then it is called plainly
+    except (TypeError, ValueError):  # a scripted or C++ forward has no signature
         return frozenset()
 
 
 def _position_limit(model: object, config: object) -> int | None:
-    for name in _LIMIT_NAMES:
+    for name in _POSITION_LIMIT_NAMES:
         for owner in (config, _entry(config, "text_config"), model):
             limit = _entry(owner, name)
             if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
@@ -163,7 +172,7 @@ def _position_limit(model: object, config: object) -> int | None:
 
 
 def _entry(owner: object, name: str) -> Any:
-    """An attribute, or an entry where the owner is a mapping; None where there is neither."""
+    """Return an attribute, or an entry if the owner is a mapping; None if there is none."""
     if isinstance(owner, Mapping):
         return owner.get(name)
     return getattr(owner, name, None)
@@ -178,8 +187,8 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or ["no message"])[0]
 
 
-_FEWEST_POSITIONS = 3  # first, middle, last: the least that shows growth
-_MOST_REPEATS = 100
+_MIN_POSITIONS = 3  # first, middle and last are the fewest that show growth
+_MAX_REPEATS = 100
 
 
 def time_generation(
@@ -191,10 +200,9 @@ def time_generation(
     *,
     clock: Clock | None = None,
 ) -> Generation:
-    """Time greedy generation of `new_tokens` after `prompt_ids` ([B, S] or [S]), with and without
-    key-value cache; `model` is on `device` already. About half the budget goes to each way; one
-    pass of each is made in any case.
-    """
+    """Time the greedy generation of `new_tokens` after `prompt_ids` ([B, S] or [S]), with and
+    without a key-value cache. `model` must be on `device` already. Generation with a cache gets
+    half of the budget and that without gets the other half; one pass of each is always made."""
     if new_tokens < 2:
         raise UsageError(f"{new_tokens} new tokens: two at least show the time per token")
     decoder = Decoder(model)
@@ -208,7 +216,7 @@ def time_generation(
 
 
 def _allowed(decoder: Decoder, prompt: int, new_tokens: int, notes: list[str]) -> int:
-    """Tokens that fit the model's positions; the last token chosen is never fed back."""
+    """Return how many tokens fit the model's positions. The last token is never an input."""
     if decoder.limit is None or prompt + new_tokens - 1 <= decoder.limit:
         return new_tokens
     room = decoder.limit - prompt + 1
@@ -223,7 +231,8 @@ def _allowed(decoder: Decoder, prompt: int, new_tokens: int, notes: list[str]) -
 
 
 class _Bench:
-    """One prompt, one decoder, one clock, and the time each way may take."""
+    """Times one decoder on one prompt. Generation with and without a cache may take `share_ns`
+    each."""
 
     def __init__(
         self, decoder: Decoder, prompt: "torch.Tensor", clock: Clock, share_ns: float
@@ -274,8 +283,8 @@ class _Bench:
     def _cached(
         self, new_tokens: int, notes: list[str]
     ) -> tuple[list[list[float]], "torch.Tensor"]:
-        """Runs with cache, each the times of its tokens, and the text they wrote. A prompt and one
-        token warm up; a run that outlasts its share is cut short."""
+        """Return the token times of each run with a cache, and the generated text. The prompt and
+        one token warm up. A run that takes longer than its share is cut short."""
         if not self.decoder.takes_cache:
             notes.append("this model takes no past_key_values: timed without cache only")
             return [], self.prompt
@@ -297,7 +306,8 @@ class _Bench:
     def _cached_run(
         self, tokens: int, stop_ns: float = float("inf")
     ) -> tuple[list[float], "torch.Tensor"]:
-        """Times of each token, and prompt and text; no times where the model keeps no cache."""
+        """Return the time of each token, and the prompt with the generated text. There are no times
+        if the model returns no cache."""
         import torch
 
         begun = self.clock.now_ns()
@@ -317,8 +327,9 @@ class _Bench:
         return times, torch.cat(text, dim=1)
 
     def _first_tokens(self, tokens: int) -> tuple[list[float], "torch.Tensor"]:
-        """First-token times of a model without cache, and a text of the right length: what follows
-        the first token repeats it, since times depend on the length and not on the words."""
+        """Return the first-token times of a model without cache, and a text of the right length.
+        The text repeats the first token, because times depend on the length and not on the words.
+        """
         import torch
 
         def first() -> tuple[torch.Tensor, float]:
@@ -329,13 +340,14 @@ class _Bench:
         return times, torch.cat([self.prompt, token.repeat(1, tokens)], dim=1)
 
     def _positions(self, tokens: int, notes: list[str]) -> tuple[int, ...]:
-        """Lengths to time without cache: all, or as many, evenly spaced, as the share allows."""
+        """Return the lengths to time without a cache: all, or as many evenly spaced ones as the
+        time allows."""
         every = range(self.length + 1, self.length + tokens)
         last = self.prompt.new_zeros((int(self.prompt.shape[0]), every[-1]))
         last[:, : self.length] = self.prompt
         self._timed(lambda: self.decoder.whole(last))
         _, longest = self._timed(lambda: self.decoder.whole(last))
-        wanted = min(len(every), _FEWEST_POSITIONS)
+        wanted = min(len(every), _MIN_POSITIONS)
         count = max(wanted, min(len(every), int(self.share_ns / max(longest, 1.0))))
         if count == len(every):
             return tuple(every)
@@ -345,7 +357,7 @@ class _Bench:
     def _uncached(
         self, text: "torch.Tensor", positions: Sequence[int]
     ) -> tuple[list[list[float]], list[tuple[int, "torch.Tensor"]]]:
-        """Rows of times at the positions, and the token chosen at each."""
+        """Return rows of times at the positions, and the token chosen at each position."""
         chosen: list[tuple[int, torch.Tensor]] = []
 
         def run() -> list[float]:
@@ -360,10 +372,10 @@ class _Bench:
         return self._repeat(run, self.share_ns), chosen
 
     def _repeat(self, run: Callable[[], Any], share_ns: float) -> list[Any]:
-        """Run once, and again while another run of the same length fits the share."""
+        """Run once, and again while another run of the same duration fits `share_ns`."""
         begun = last = self.clock.now_ns()
         rows = [run()]
-        while len(rows) < _MOST_REPEATS:
+        while len(rows) < _MAX_REPEATS:
             now = self.clock.now_ns()
             if (now - begun) + (now - last) > share_ns:
                 break

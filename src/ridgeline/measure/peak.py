@@ -1,9 +1,9 @@
-"""The peak of memory over one step, as the allocator saw it.
+"""The peak of memory over one step, as torch's allocator sees it.
 
-On a GPU the caching allocator keeps the peak itself. On a CPU it does not, and the process size
-says nothing (freed pages stay mapped), so the profiler's allocation events are summed in the order
-of time. What libraries take behind the allocator (oneDNN and MKL scratch, cuDNN handles) is in
-neither, nor are allocations by threads the step starts itself.
+On a GPU, the caching allocator records the peak. On a CPU it does not, and the size of the process
+says nothing because freed pages stay mapped. So the profiler's allocation events are summed in the
+order of time. Neither includes what libraries allocate by themselves (scratch memory of oneDNN and
+MKL, cuDNN handles), nor allocations by threads that the step starts.
 """
 
 import gc
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Mode = Literal["inference", "training"]
 
 _MIB = 1 << 20
-_MARK = "ridgeline: step"
+_STEP_LABEL = "ridgeline: step"
 
 
 def measure_peak(
@@ -36,14 +36,14 @@ def measure_peak(
 ) -> MeasuredPeak:
     """Run `step` once and return the highest number of bytes that were allocated at one time.
 
-    `static_bytes` is what was alive before: parameters, buffers, inputs, optimizer state. A CPU's
-    allocator does not know it, so there the peak is static_bytes plus what the step added. `mode`
-    is "inference" or "training". What `step` raises comes through unchanged.
+    `static_bytes` is what was allocated before: parameters, buffers, inputs, optimizer state. On a
+    CPU the allocator does not know it, so the peak is static_bytes plus what the step added. `mode`
+    is "inference" or "training". An exception that `step` raises is passed on unchanged.
 
-    `prepare` runs before the step and outside the peak. A CPU's profiler sees the end of a block
-    only where it saw its beginning: a step that frees what was there before (zero_grad, where
-    gradients exist already) reads too high by that much, unless what made those blocks runs in
-    `prepare`, the step itself for instance.
+    `prepare` runs before the step, and is not part of the peak. On a CPU, the profiler sees that
+    memory is freed only if it saw the allocation. If a step frees earlier memory (zero_grad with
+    existing gradients), the peak is too high by that much, unless the memory was allocated in
+    `prepare`, for example by running the step there.
     """
     if mode not in ("inference", "training"):
         raise UsageError(f"mode is {mode!r}: expected 'inference' or 'training'")
@@ -68,16 +68,18 @@ def _on_cuda(
     if not torch.cuda.is_available():
         raise RidgelineError(f"there is no CUDA device here to measure {device!r} on")
     prepare()
-    gc.collect()  # garbage of an earlier step would be in the peak
+    gc.collect()  # garbage of an earlier step would count towards the peak
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
-    foreign = torch.cuda.memory_allocated(device) - static_bytes
+    other_bytes = torch.cuda.memory_allocated(device) - static_bytes
     step()
     torch.cuda.synchronize(device)
     method = "CUDA caching allocator, max_memory_allocated"
-    # Workspaces of cuBLAS (32 MiB on Hopper) and whatever else the process keeps on the device.
-    if foreign >= _MIB:
-        method += f"; {foreign / _MIB:.1f} MiB of it were allocated before, beside the static bytes"
+    # For example workspaces of cuBLAS, which take 32 MiB on Hopper.
+    if other_bytes >= _MIB:
+        method += (
+            f"; {other_bytes / _MIB:.1f} MiB of it were allocated before, beside the static bytes"
+        )
     return MeasuredPeak(
         mode=mode,
         peak_bytes=torch.cuda.max_memory_allocated(device),
@@ -117,14 +119,14 @@ def cpu_allocations(prepare: Callable[[], object] | None = None) -> Iterator[lis
         )
     deltas: list[int] = []
     gc.collect()
-    # acc_events: without it 2.11 warns that a second cycle would clear the first.
+    # Without acc_events, torch 2.11 warns that a second cycle would clear the first.
     profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
     with _kineto_silenced():
         profiler.start()
     try:
         (prepare or _nothing)()
         gc.collect()
-        with record_function(_MARK):
+        with record_function(_STEP_LABEL):
             yield deltas
     finally:
         with _kineto_silenced():
@@ -133,7 +135,7 @@ def cpu_allocations(prepare: Callable[[], object] | None = None) -> Iterator[lis
 
 
 def highest(deltas: Iterable[int]) -> int:
-    """The highest point of a running sum that begins at zero."""
+    """Return the highest value of a running sum that begins at zero."""
     level = peak = 0
     for delta in deltas:
         level += delta
@@ -142,13 +144,14 @@ def highest(deltas: Iterable[int]) -> int:
 
 
 def _deltas(profiler: "torch.profiler.profile") -> list[int]:
-    """Bytes allocated (+) and freed (-) since the step began, in order of time. From kineto's own
-    events: the parsed ones of `events()` give an allocation to its operator and lose its moment."""
+    """Return the bytes allocated (+) and freed (-) since the step began, in order of time. They are
+    read from kineto's own events: in those of `events()`, an allocation belongs to its operator and
+    has no time."""
     results = profiler.profiler.kineto_results if profiler.profiler else None
     if results is None:
         raise RidgelineError("the profiler returned no events, so the peak is not known")
     events: list[Any] = list(results.events())  # torch's stub lacks nbytes()
-    begun = min(event.start_ns() for event in events if event.name() == _MARK)
+    begun = min(event.start_ns() for event in events if event.name() == _STEP_LABEL)
     changes = [
         (event.start_ns(), event.nbytes())
         for event in events
@@ -162,12 +165,13 @@ def _deltas(profiler: "torch.profiler.profile") -> list[int]:
 
 @contextmanager
 def _kineto_silenced() -> Iterator[None]:
-    """Keep torch 2.13's two "USDT:" lines out of the terminal; they come from C++ at every start
-    and stop, whatever KINETO_LOG_LEVEL says. Everything else written meanwhile is passed on."""
+    """Keep two "USDT:" lines of torch 2.13 out of the terminal. C++ code writes them at every start
+    and stop, whatever KINETO_LOG_LEVEL is. Everything else that is written meanwhile is passed on.
+    """
     try:
         sys.stderr.flush()
-        kept = os.dup(2)
-    except (OSError, ValueError, AttributeError):  # no stderr at all: nothing to keep clean
+        stderr = os.dup(2)
+    except (OSError, ValueError, AttributeError):  # there is no stderr
         yield
         return
     with tempfile.TemporaryFile() as caught:
@@ -175,8 +179,8 @@ def _kineto_silenced() -> Iterator[None]:
         try:
             yield
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(stderr, 2)
+            os.close(stderr)
             caught.seek(0)
             rest = b"".join(line for line in caught if not line.startswith(b"USDT:"))
             if rest:

@@ -1,4 +1,4 @@
-"""What a model costs: work by phase, by operator and by module, and what was not counted."""
+"""The cost of a model: work by phase, operator and module, what was not counted, and memory."""
 
 from typing import Literal
 
@@ -11,9 +11,9 @@ Backend = Literal["real", "fake", "meta"]
 
 
 class Totals(Struct, frozen=True, kw_only=True):
-    """Work summed over calls. `flops` is matmul-like work (2 per MAC) plus FFTs; `all_flops` adds
-    elementwise work, norms, softmax and reductions. `bytes` is the ideal-reuse lower bound: each
-    operator reads its inputs once and writes its outputs once; views are free."""
+    """Work summed over calls. `flops` is the work of matrix products (2 per MAC) and FFTs;
+    `all_flops` adds elementwise work, norms, softmax and reductions. `bytes` is a lower bound:
+    every operator reads its inputs once and writes its outputs once; views are free."""
 
     calls: int = 0
     macs: int = 0
@@ -35,7 +35,7 @@ class Totals(Struct, frozen=True, kw_only=True):
 
 
 class OpCost(Struct, frozen=True, kw_only=True):
-    """One operator at one place: a phase, a module, an arithmetic dtype."""
+    """The work of one operator in one phase and one module, with one arithmetic dtype."""
 
     op: str
     module: str
@@ -43,20 +43,21 @@ class OpCost(Struct, frozen=True, kw_only=True):
     dtype: str
     totals: Totals
     formulated: bool
+    """Whether the operator has a formula."""
 
 
 class ModuleCost(Struct, frozen=True, kw_only=True):
     """One module and everything below it."""
 
     path: str
-    """Qualified name; "" is the model itself."""
+    """The qualified name; "" is the model itself."""
     type: str
     calls: int
     parameters: int
-    """Of this module and its children, shared ones once."""
+    """The parameters of this module and its children; a shared one counts once."""
     phases: dict[Phase, Totals]
     activation_bytes: int = 0
-    """What it keeps for backward."""
+    """The bytes that it keeps for backward."""
 
 
 class Unformulated(Struct, frozen=True, kw_only=True):
@@ -68,13 +69,13 @@ class Unformulated(Struct, frozen=True, kw_only=True):
 
 
 class Parameters(Struct, frozen=True, kw_only=True):
-    """Counted by storage: a tied parameter counts once."""
+    """The parameters of a model, counted by storage: a tied parameter counts once."""
 
     total: int
     trainable: int
     frozen: int
     tied: int
-    """Elements that further names share with one already counted."""
+    """Elements under further names that were already counted under the first one."""
     buffers: int
     parameter_bytes: int
     buffer_bytes: int
@@ -82,21 +83,23 @@ class Parameters(Struct, frozen=True, kw_only=True):
 
 
 class Cost(Struct, frozen=True, kw_only=True):
+    """What one pass of a model costs."""
+
     backend: Backend
     phases: dict[Phase, Totals]
     ops: tuple[OpCost, ...]
     modules: tuple[ModuleCost, ...]
     coverage_percent: float
-    """Share of the bytes moved that belong to operators with a formula."""
+    """The share of moved bytes that belongs to operators with a formula."""
     unformulated: tuple[Unformulated, ...]
     dtype: str
-    """The arithmetic dtype that does most of the forward's work."""
+    """The arithmetic dtype of most of the forward's work."""
     notes: tuple[str, ...] = ()
-    """Choices that shape the numbers: fast path off, attention counted as fused, scope …"""
+    """Choices that affect the numbers: no fast path, attention counted as fused, the scope …"""
 
 
 class LiveTensor(Struct, frozen=True, kw_only=True):
-    """One allocation alive at the peak."""
+    """One tensor that was allocated at the peak."""
 
     kind: str
     bytes: int
@@ -107,8 +110,8 @@ class LiveTensor(Struct, frozen=True, kw_only=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """Bytes by what they are for. `activations` is what forward leaves alive for backward;
-    `temporaries` is what else was alive at the peak; `peak` counts everything at once."""
+    """Memory of a pass by purpose. `activations` is what forward keeps for backward; `temporaries`
+    is what else was allocated at the peak; `peak` counts all at once."""
 
     mode: Literal["inference", "training"]
     source: Literal["predicted", "measured"]
@@ -138,7 +141,7 @@ class MeasuredPeak(Struct, frozen=True, kw_only=True):
     mode: Literal["inference", "training"]
     peak_bytes: int
     static_bytes: int
-    """Alive before the step began: parameters, buffers, inputs, optimizer state."""
+    """What was allocated before the step began: parameters, buffers, inputs, optimizer state."""
     method: str
     reserved_bytes: int | None = None
-    """GPU only: what the caching allocator held."""
+    """GPUs only: what the caching allocator had reserved."""

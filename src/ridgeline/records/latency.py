@@ -1,17 +1,17 @@
-"""What repeated calls took: every sample, and what they say together."""
+"""The times of repeated calls: every sample, and their summary."""
 
 from msgspec import Struct
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """A set of timings in nanoseconds. A percentile that the samples cannot carry is None, and
-    `refused` says why."""
+    """The summary of a set of timings in nanoseconds. A percentile for which there are too few
+    samples is None, and `refused` says why."""
 
     count: int
     median_ns: float
     ci_low_ns: float
     ci_high_ns: float
-    """95 % order-statistic interval of the median."""
+    """The 95 % confidence interval of the median, by order statistics."""
     mean_ns: float
     std_ns: float
     min_ns: float
@@ -23,58 +23,59 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 class Latency(Struct, frozen=True, kw_only=True):
-    """One operation timed to steady state on one device."""
+    """One operation, timed in steady state on one device."""
 
     summary: Summary
     samples_ns: tuple[float, ...]
-    """Steady samples, in the order taken; one sample is the mean of a block of calls."""
+    """The steady samples in the order taken. Each is the mean of a block of calls."""
     block_calls: int
-    """Calls in one sample: more than one where a call is too short for the clock."""
+    """The number of calls in one sample; more than one if a call is too short for the clock."""
     warmup_ns: tuple[float, ...]
-    """The samples before steady state, kept."""
+    """The samples before steady state."""
     steady: bool
-    """False where steady state was not reached in the time given."""
+    """False if steady state was not reached in the time given."""
     clock: str
-    """How it was timed: "wall" on a CPU, "device events" on a GPU."""
+    """The clock: "wall" on a CPU, "device events" on a GPU."""
     wall_median_ns: float
-    """Median by the wall clock: the cross-check of device events."""
+    """The median by the wall clock, as a check of device events."""
     issue_median_ns: float | None = None
-    """GPU only: host time until the call returned, before waiting for the device."""
+    """GPUs only: the host time until the call returned, before waiting for the device."""
     warnings: tuple[str, ...] = ()
 
 
 class TokenTimes(Struct, frozen=True, kw_only=True):
-    """Tokens after the first, timed one by one."""
+    """The times of the tokens after the first, one by one."""
 
     positions: tuple[int, ...]
-    """Length of the sequence before each token timed: prompt and what was generated."""
+    """The length of the sequence (prompt and generated tokens) before each timed token."""
     samples_ns: tuple[tuple[float, ...], ...]
-    """One row a repeat, one figure a position."""
+    """One row per repeat, with one time per position."""
     summary: Summary
-    """Of all samples together."""
+    """The summary of all samples together."""
     growth_ns: float
-    """What one more position adds to a token's time: median slope over the positions."""
+    """The time that one more position adds to a token: the median slope over the positions."""
 
 
 class Generation(Struct, frozen=True, kw_only=True):
-    """Greedy generation timed on one device, each token waited for, as someone who reads along
-    would see it."""
+    """Greedy generation, timed on one device. Each token is waited for, as a reader of the output
+    would."""
 
     batch: int
     prompt_tokens: int
     tokens: int
-    """Generated, for each sequence of the batch; fewer than asked for where a note says why."""
+    """The tokens generated for each sequence of the batch. If they are fewer than asked for, a note
+    says why."""
     first_token_ms: float
     first_token: Summary
     uncached_token_ms: float
-    """Median over the positions timed, the whole sequence run again for each token."""
+    """The median over the timed positions if the whole sequence runs again for each token."""
     uncached: TokenTimes
     cached_token_ms: float | None = None
-    """The same with the key-value cache; None where the model takes none."""
+    """The same with a key-value cache; None if the model does not support one."""
     cached: TokenTimes | None = None
     cache_speedup: float | None = None
     """uncached_token_ms / cached_token_ms."""
     same_tokens: bool | None = None
-    """Whether both ways chose the same tokens at the positions timed."""
+    """Whether the same tokens were chosen with and without a cache, at the timed positions."""
     clock: str
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""A machine: its devices, and the ceilings of each, every one with its source."""
+"""A machine, its devices, and the ceilings of each device with their sources."""
 
 from typing import Literal
 
@@ -14,8 +14,8 @@ good to a few per cent. A larger share says that the ceiling is wrong, and is no
 
 
 class Ceiling(Struct, frozen=True, kw_only=True):
-    """One thing a device can do at most: FLOP/s for matmul, bytes/s for copy and triad, and for
-    launch the seconds one small operation costs."""
+    """The most that a device can do: FLOP/s for matmul, bytes/s for copy and triad, and for launch
+    the seconds that one small operation costs."""
 
     quantity: Quantity
     value: float
@@ -26,7 +26,7 @@ class Ceiling(Struct, frozen=True, kw_only=True):
     native: bool = True
     """False where the device emulates the dtype (bfloat16 on an AVX2 CPU, say)."""
     disturbed: bool = False
-    """Measured while others used the device: it may be low."""
+    """Whether other programs used the device while this was measured, so that it may be too low."""
     exceeded: bool = False
     """Whether a program has since been faster, so that the ceiling is known to be too low."""
     note: str = ""
@@ -41,6 +41,8 @@ class Ceiling(Struct, frozen=True, kw_only=True):
 
 
 class Device(Struct, frozen=True, kw_only=True):
+    """A CPU or a GPU."""
+
     kind: Literal["cpu", "cuda"]
     index: int
     name: str
@@ -59,8 +61,8 @@ class Device(Struct, frozen=True, kw_only=True):
         """Return the best usable ceiling of a kind: a measured one before the datasheet's. A
         ceiling that was disturbed when measured, or that a program has since exceeded, is not
         usable."""
-        found = [c for c in self._of(quantity, dtype) if c.state == "usable"]
-        return min(found, key=lambda c: c.source != "measured", default=None)
+        usable = [c for c in self._of(quantity, dtype) if c.state == "usable"]
+        return min(usable, key=lambda c: c.source != "measured", default=None)
 
     def doubtful_ceiling(self, quantity: Quantity, dtype: str = "") -> Ceiling | None:
         """Return the measured ceiling of a kind that is not usable; None if a usable one exists."""
@@ -73,9 +75,11 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 class Machine(Struct, frozen=True, kw_only=True):
+    """The machine that a result was measured on."""
+
     system: str
     python: str
     torch: str
     devices: tuple[Device, ...]
     conditions: tuple[str, ...] = ()
-    """What stood in the way of a fair measurement: throttling, other processes, a busy host."""
+    """What disturbed the measurement: throttling, other processes, a busy host."""

@@ -1,4 +1,4 @@
-"""One model studied: what it costs, what it takes, where it stands, what it grows like."""
+"""The study of one model: cost, memory, latency, roofline placement, and growth with a size."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ Form = Literal["constant", "linear", "quadratic", "power"]
 
 
 class Law(Struct, frozen=True, kw_only=True):
-    """A cost as a function of one size n.
+    """A law that gives a cost as a function of one size n:
 
     constant a · linear a + b·n · quadratic a + b·n + c·n² · power a·n^k
     """
@@ -21,32 +21,33 @@ class Law(Struct, frozen=True, kw_only=True):
     coefficients: tuple[float, ...]
     """(a,), (a, b), (a, b, c) or (a, k), in the order written above."""
     equation: str
-    """For reading, with the unit of the values: "1.2 ms + 0.31 ms·n"."""
+    """The law as text, with the unit of the values: "1.2 ms + 0.31 ms·n"."""
     r_squared: float
     worst_relative_error: float
-    """Of the law at the points it was fitted to."""
+    """The largest relative error at the points that the law was fitted to."""
     points: int
-    """Distinct sizes."""
+    """The number of distinct sizes."""
     exact: bool = False
-    """The values are whole numbers and the law gives each to within 1e-9, the one left out of the
-    fit included: a count, not a measurement."""
+    """Whether the values are counts: whole numbers that the law gives to within 1e-9, including one
+    that was left out of the fit."""
 
 
 Bottleneck = Literal["compute-bound", "memory-bound", "overhead-bound"]
 
 
 class Placement(Struct, frozen=True, kw_only=True):
-    """Where the work stands against the machine's ceilings, and the numbers that decided it.
+    """The roofline class of the work on a machine, and the numbers that decided it.
 
-    Times are floors. All arithmetic and all memory traffic (`…_floor_ms`); each operator by the
-    longer of its two, kept apart by which that is (`…_limited_ms`); and the cost of issuing every
-    operator. The class is the largest of the last three.
+    The times are lower bounds: of all arithmetic and of all memory traffic (`…_floor_ms`); of the
+    operators limited by arithmetic and of those limited by memory (`…_limited_ms`), each by the
+    longer of its two bounds; and of issuing every operator (`overhead_ms`). The class is the
+    largest of the last three.
     """
 
     bottleneck: Bottleneck
     dtype: str
     flops_per_second: float | None
-    """Achieved; None where nothing was timed."""
+    """The rate that was reached; None if nothing was timed."""
     bytes_per_second: float | None
     percent_of_ceiling: float | None
     ceiling_flops: float
@@ -62,18 +63,20 @@ class Placement(Struct, frozen=True, kw_only=True):
     operators: int
     measured_ms: float | None
     host_limited: bool
-    """GPU only: the host was still issuing when the device had done its work."""
+    """GPUs only: whether the host was still issuing work when the device had finished."""
     ceiling_state: CeilingState = "usable"
     """If not "usable", the ceilings may be too low, the class may be wrong, and there is no share
     of the ceiling."""
 
     @property
     def roofline_ms(self) -> float:
-        """Each operator by its longer side, one after the other."""
+        """The sum over all operators of the longer of their two bounds."""
         return self.compute_limited_ms + self.memory_limited_ms
 
 
 class SweepPoint(Struct, frozen=True, kw_only=True):
+    """One size of a sweep."""
+
     size: int
     flops: int
     peak_bytes: int
@@ -82,12 +85,13 @@ class SweepPoint(Struct, frozen=True, kw_only=True):
 
 
 class Sweep(Struct, frozen=True, kw_only=True):
-    """One dimension varied, a cost law fitted, the next size predicted and then measured."""
+    """A sweep over one dimension: the points, the fitted laws, and the next size, both predicted
+    and measured."""
 
     dimension: Literal["batch", "seq"]
     points: tuple[SweepPoint, ...]
     laws: dict[str, Law]
-    """By quantity: flops, peak_bytes, median_ms."""
+    """The law of each quantity: flops, peak_bytes, median_ms."""
     next_size: int
     predicted: dict[str, float]
     observed: dict[str, float]
@@ -100,7 +104,7 @@ class Fit(Struct, frozen=True, kw_only=True):
     budget_bytes: int
     mode: Literal["inference", "training"]
     batch: int
-    """0: not even one sample fits."""
+    """The largest batch; 0 if not even one sample fits."""
     peak_bytes: int
     next_batch: int
     next_peak_bytes: int
@@ -108,24 +112,26 @@ class Fit(Struct, frozen=True, kw_only=True):
 
 
 class ModelReport(Struct, frozen=True, kw_only=True):
+    """The result of `ridgeline model`."""
+
     target: str
     model: str
-    """Class of the module."""
+    """The class name of the module."""
     inputs: tuple[str, ...]
-    """Each as the command line would write it: "32x3x224x224:float32"."""
+    """Each input as on the command line: "32x3x224x224:float32"."""
     samples: int
-    """Size of the batch dimension."""
+    """The size of the batch dimension."""
     mode: Literal["inference", "training"]
     device: Device
     parameters: Parameters
     cost: Cost
-    """Of the mode asked for; in inference the backward comes from a training pass."""
+    """The cost in the mode asked for. In inference, the backward comes from a training pass."""
     inference_memory: Memory
     training_memory: Memory | None
     measured_peak: MeasuredPeak | None
     latency: Latency | None
     latency_missing: str
-    """Why there is no latency; "" where there is one."""
+    """Why there is no latency; "" if there is one."""
     placement: Placement
     notes: tuple[str, ...]
     sweep: Sweep | None = None
@@ -134,6 +140,7 @@ class ModelReport(Struct, frozen=True, kw_only=True):
 
     @property
     def memory(self) -> Memory:
+        """The memory in the mode asked for."""
         if self.mode == "training" and self.training_memory is not None:
             return self.training_memory
         return self.inference_memory

@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ridgeline.cost.counting.ledger import StorageLedger, hidden_bytes, transient_bytes
 from ridgeline.cost.counting.operands import (
     as_call,
-    contained,
     moved_bytes,
+    nested_tensors,
     operator_name,
     stored_parts,
 )
@@ -217,7 +217,7 @@ class CostMode(TorchDispatchMode):
         ledger: StorageLedger,
         phase: Phase | None = None,
         scalar: float | None = None,
-        own_mode: Any = None,
+        fake_mode: Any = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tallies: dict[Site, Tally] = {}
@@ -228,7 +228,7 @@ class CostMode(TorchDispatchMode):
         self._ledger = ledger
         self._phase = phase
         self._scalar = scalar
-        self._own_mode = own_mode
+        self._fake_mode = fake_mode
         self.phases = PhaseTracker()
         self.global_flops = 0
         """Forward FLOPs of distributed tensors, over all ranks."""
@@ -262,13 +262,13 @@ class CostMode(TorchDispatchMode):
         phase = self._phase or self.phases.phase(self._modules.depth)
         module = self._modules.path if phase == "forward" else self._modules.path_in_backward()
         hidden = hidden_bytes(name, args, out)
-        for tensor in contained(out):
+        for tensor in nested_tensors(out):
             extra = 0 if tensor.numel() else hidden
             for part in stored_parts(tensor):
                 self._ledger.add(part, "intermediate", name, module, phase, extra)
         transient = transient_bytes(name, args, out)
         if transient:
-            self._ledger.take_briefly(transient, name, module, phase)
+            self._ledger.add_transient(transient, name, module, phase)
         try:
             call = as_call(func, args, kwargs, out)
             work = work_of(call)
@@ -289,8 +289,9 @@ class CostMode(TorchDispatchMode):
         """Fake tensors of somebody else's mode: DTensor works out shapes with them, on global
         sizes, in the middle of a real pass."""
         return any(
-            type(t).__name__ == "FakeTensor" and getattr(t, "fake_mode", None) is not self._own_mode
-            for t in contained(args)
+            type(t).__name__ == "FakeTensor"
+            and getattr(t, "fake_mode", None) is not self._fake_mode
+            for t in nested_tensors(args)
         )
 
     def _count_globally(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

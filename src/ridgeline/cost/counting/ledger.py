@@ -97,7 +97,7 @@ class StorageLedger:
         self._look(0, (phase, op, module))
         return entry
 
-    def take_briefly(self, size: int, op: str, module: str, phase: str) -> None:
+    def add_transient(self, size: int, op: str, module: str, phase: str) -> None:
         """Memory that comes and goes inside one operator."""
         self._look(size, (phase, op, module))
 

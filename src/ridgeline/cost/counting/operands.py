@@ -11,61 +11,61 @@ import torch
 from ridgeline.cost.formulas import Call, Tensor, Work
 from ridgeline.cost.formulas.call import ITEM_BYTES
 
-DEEPEST = 6
+MAX_SEARCH_DEPTH = 6
 _LEAVES = (
     str, bytes, int, float, complex, bool, type(None), type, FunctionType, MethodType, ModuleType,
     torch.nn.Module, torch.dtype, torch.device, torch.Size, torch.Generator,
 )  # fmt: skip
 
 
-def contained(value: Any) -> Iterator[torch.Tensor]:
+def nested_tensors(value: Any) -> Iterator[torch.Tensor]:
     """Every tensor in nested lists, tuples and mappings."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from contained(item)
+            yield from nested_tensors(item)
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from contained(item)
+            yield from nested_tensors(item)
 
 
-def held(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+def reachable_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
     """Every tensor that can be reached, attributes of objects included."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, _LEAVES) or depth > DEEPEST:
+    elif isinstance(value, _LEAVES) or depth > MAX_SEARCH_DEPTH:
         return
     elif isinstance(value, list | tuple | set | frozenset):
         for item in value:
-            yield from held(item, depth + 1)
+            yield from reachable_tensors(item, depth + 1)
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from held(item, depth + 1)
+            yield from reachable_tensors(item, depth + 1)
     else:
         for item in _attributes(value).values():
-            yield from held(item, depth + 1)
+            yield from reachable_tensors(item, depth + 1)
 
 
-def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """The same value with its tensors changed; what holds none stays the same object."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, _LEAVES):
         return value
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(mapped(v, change) for v in value))
+        return type(value)(*(map_tensors(v, change) for v in value))
     if isinstance(value, list | tuple):
-        return type(value)(mapped(v, change) for v in value)
+        return type(value)(map_tensors(v, change) for v in value)
     if isinstance(value, dict):
         changed = copy.copy(value)
         for key, item in value.items():
-            changed[key] = mapped(item, change)
+            changed[key] = map_tensors(item, change)
         return changed
     if dataclasses.is_dataclass(value):
         twin = copy.copy(value)
         for field in dataclasses.fields(value):
-            object.__setattr__(twin, field.name, mapped(getattr(value, field.name), change))
+            object.__setattr__(twin, field.name, map_tensors(getattr(value, field.name), change))
         return twin
     return value
 
@@ -145,7 +145,7 @@ def operator_name(func: Any) -> str:
 
 def as_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Call:
     schema = getattr(func, "_schema", None)
-    outputs = tuple(describe(t) for t in contained(out))
+    outputs = tuple(describe(t) for t in nested_tensors(out))
     values = [_value(a) for a in args]
     if schema is None:
         return Call(operator_name(func), tuple(values), (), outputs)
@@ -176,9 +176,9 @@ def moved_bytes(
     """A view moves nothing; what is written in place counts as written."""
     if name.startswith(_TOUCHES_NOTHING):
         return 0
-    destinations = {id(t) for t in contained(kwargs.get("out"))}
-    inputs = [t for t in contained((args, kwargs)) if id(t) not in destinations]
-    outputs = list(contained(out))
+    destinations = {id(t) for t in nested_tensors(kwargs.get("out"))}
+    inputs = [t for t in nested_tensors((args, kwargs)) if id(t) not in destinations]
+    outputs = list(nested_tensors(out))
     in_place = name.endswith("_") and not name.endswith("__")
     if outputs and not in_place and not destinations and _are_views(inputs, outputs):
         return 0
@@ -202,7 +202,7 @@ def _mutated(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[t
     for position, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
-            found += contained(value)
+            found += nested_tensors(value)
     return found
 
 

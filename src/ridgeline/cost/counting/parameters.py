@@ -93,7 +93,7 @@ EIGHT_BIT = {"adam8bit": 2, "adamw8bit": 2, "momentum8bit": 1}
 """Moments kept, one byte each."""
 BLOCK_ELEMENTS = 256
 """bitsandbytes keeps one float32 scale for each block of this many values."""
-SMALLEST_8BIT = 4096
+MIN_8BIT_ELEMENTS = 4096
 """…and full float32 moments for parameters smaller than this."""
 
 NAMES = (*OPTIMIZERS, *EIGHT_BIT)
@@ -154,6 +154,6 @@ def _counting(ledger: StorageLedger) -> CostMode:
 
 def _eight_bit_bytes(parameter: torch.Tensor, moments: int) -> int:
     elements = parameter.numel()
-    if elements < SMALLEST_8BIT:
+    if elements < MIN_8BIT_ELEMENTS:
         return moments * elements * 4
     return moments * (elements + -(-elements // BLOCK_ELEMENTS) * 4)

@@ -17,7 +17,13 @@ from torch.nn.parameter import is_lazy
 
 from ridgeline.cost.counting.counter import CostMode, ModuleTracker, has_no_data
 from ridgeline.cost.counting.ledger import CUDA_BLOCK_BYTES, StorageLedger
-from ridgeline.cost.counting.operands import contained, held, is_distributed, mapped, storage_key
+from ridgeline.cost.counting.operands import (
+    is_distributed,
+    map_tensors,
+    nested_tensors,
+    reachable_tensors,
+    storage_key,
+)
 from ridgeline.cost.counting.parameters import packed_weights
 from ridgeline.errors import DataDependentError
 from ridgeline.records.cost import Backend
@@ -138,7 +144,7 @@ def without_fast_path() -> Iterator[None]:
 
 
 @contextmanager
-def threads_noticed() -> Iterator[list[str]]:
+def started_threads() -> Iterator[list[str]]:
     """Names of threads that Python starts meanwhile: a dispatch mode sees its own thread only."""
     started: list[str] = []
     original = threading.Thread.start
@@ -156,7 +162,7 @@ def threads_noticed() -> Iterator[list[str]]:
 
 
 @contextmanager
-def autocast_noticed() -> Iterator[list[str]]:
+def autocast_devices() -> Iterator[list[str]]:
     """Devices it was switched on for meanwhile: inside a dispatch mode torch says it never is."""
     seen = [d for d in ("cuda", "cpu") if torch.is_autocast_enabled(d)]
     original: Callable[[torch.autocast], object] = torch.autocast.__enter__
@@ -188,7 +194,7 @@ def silenced() -> Iterator[None]:
         log.disabled = before
 
 
-class Weightless:
+class StandIns:
     """Turns tensors into their stand-ins, each original into one and the same."""
 
     def __init__(self, backend: Backend) -> None:
@@ -372,32 +378,35 @@ def run_pass(
         stack.enter_context(eager())
         stack.enter_context(without_fast_path())
         stack.enter_context(silenced())
-        own_mode, note = None, ""
+        fake_mode, note = None, ""
         if backend == "real":
-            args, kwargs = mapped(args, _copied), mapped(kwargs, _copied)
+            args, kwargs = map_tensors(args, _copied), map_tensors(kwargs, _copied)
         else:
             _refuse_distributed(model, backend)
             kwargs, note = without_full_mask(model, kwargs)
-            weightless = Weightless(backend)
-            stack.enter_context(weightless.in_place_of(model))
-            args, kwargs = mapped(args, weightless.tensor), mapped(kwargs, weightless.tensor)
-            stack.enter_context(weightless.active())
-            own_mode = weightless.fake_mode
+            stand_ins = StandIns(backend)
+            stack.enter_context(stand_ins.in_place_of(model))
+            args, kwargs = (
+                map_tensors(args, stand_ins.tensor),
+                map_tensors(kwargs, stand_ins.tensor),
+            )
+            stack.enter_context(stand_ins.active())
+            fake_mode = stand_ins.fake_mode
         modules = stack.enter_context(ModuleTracker(model))
-        result = Pass(modules, ledger, CostMode(modules, ledger, own_mode=own_mode), training)
+        result = Pass(modules, ledger, CostMode(modules, ledger, fake_mode=fake_mode), training)
         result.notes += [note] if note else []
         result.static_bytes = {
             "parameters": ledger.add_all(model.parameters(), "parameters")
             + sum(ledger.add_packed(t, "parameters") for t in packed_weights(model)),
             "buffers": ledger.add_all(model.buffers(), "buffers"),
-            "inputs": ledger.add_all(held((args, kwargs)), "inputs"),
+            "inputs": ledger.add_all(reachable_tensors((args, kwargs)), "inputs"),
         }
         attention = FusedCalls()
         if backend == "meta":
             attention = stack.enter_context(attention_kept_fused())
         stack.enter_context(_explained(backend))
-        threads = stack.enter_context(threads_noticed())
-        autocast = stack.enter_context(autocast_noticed())
+        threads = stack.enter_context(started_threads())
+        autocast = stack.enter_context(autocast_devices())
         _run(model, args, kwargs, training, result)
         if autocast and backend == "meta":
             result.notes.append(
@@ -460,9 +469,9 @@ def differentiable(output: Any) -> list[torch.Tensor]:
     named = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
     if isinstance(named, torch.Tensor) and named.requires_grad:
         return [named]
-    found = [t for t in contained(output) if t.requires_grad]
+    found = [t for t in nested_tensors(output) if t.requires_grad]
     # objects are opened only where nothing else is found: a cache is no output to train on
-    found = found or [t for t in held(output) if t.requires_grad]
+    found = found or [t for t in reachable_tensors(output) if t.requires_grad]
     scalars = [t for t in found if t.dim() == 0]
     return scalars if len(scalars) == 1 else found
 
@@ -479,7 +488,7 @@ def backward_from(output: Any) -> bool:
 def device_of(
     model: torch.nn.Module, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
 ) -> torch.device:
-    for tensor in (*model.parameters(), *model.buffers(), *held((args, kwargs or {}))):
+    for tensor in (*model.parameters(), *model.buffers(), *reachable_tensors((args, kwargs or {}))):
         return tensor.device
     return torch.device("cpu")
 

@@ -1,2 +1,2 @@
-"""One model studied from its target to its report: joins what it costs, what the machine can do,
-and what it takes when it runs."""
+"""The study of one model, from its target to its report: what it costs by counting, what the
+machine can do, and what time and memory it takes when it runs."""

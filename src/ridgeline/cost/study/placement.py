@@ -1,8 +1,10 @@
-"""Compute-bound, memory-bound or overhead-bound, with the numbers that decided it.
+"""The roofline class: compute-bound, memory-bound or overhead-bound, with the numbers that decided
+it.
 
-Each operator has a floor: its FLOPs over the ceiling of its dtype, or its bytes over the bandwidth,
-whichever is longer. The floors of operators limited by arithmetic add up to one time, those limited
-by memory to a second; issuing every operator costs a third. The largest of the three is the class.
+Each operator takes at least its FLOPs divided by the ceiling of its dtype, and at least its bytes
+divided by the bandwidth. Operators for which the first is longer are limited by arithmetic, the
+others by memory. The bounds of both groups are summed, and issuing all operators takes a third
+time. The largest of the three is the class.
 """
 
 from collections.abc import Iterable
@@ -20,8 +22,8 @@ from ridgeline.records.machine import (
 )
 from ridgeline.records.model import Bottleneck, Placement
 
-HOST_LIMITED_SHARE = 0.9
-"""Issuing takes this share of the whole call: the device waits for the host."""
+MIN_HOST_LIMITED_SHARE = 0.9
+"""If issuing takes this share of the whole call or more, the device waits for the host."""
 
 _MATMUL_DTYPES = {
     "float8_e4m3fn": "float8", "float8_e5m2": "float8", "qint8": "int8", "quint8": "int8",
@@ -30,7 +32,7 @@ _MATMUL_DTYPES = {
 
 
 def ceiling_dtype(dtype: str, tf32: bool) -> str:
-    """The name under which a machine's ceilings list an arithmetic dtype."""
+    """Return the name of an arithmetic dtype in the ceilings of a machine."""
     if dtype == "float32" and tf32:
         return "tf32"
     return _MATMUL_DTYPES.get(dtype, dtype)
@@ -39,6 +41,7 @@ def ceiling_dtype(dtype: str, tf32: bool) -> str:
 def place(
     cost: Cost, phases: tuple[Phase, ...], device: Device, latency: Latency | None, *, tf32: bool
 ) -> Placement:
+    """Return the roofline class of these phases on a device, with the rates if they were timed."""
     ops = [o for o in cost.ops if o.phase in phases]
     dtype = ceiling_dtype(cost.dtype, tf32)
     matmul = _best(device, "matmul", dtype) or _best(device, "matmul", "float32")
@@ -54,15 +57,15 @@ def place(
     if latency is not None and latency.issue_median_ns is not None:
         issue_s = latency.issue_median_ns / 1e9
         share = latency.issue_median_ns / max(latency.wall_median_ns, 1.0)
-        host_limited = share >= HOST_LIMITED_SHARE and issue_s > roofline_s
+        host_limited = share >= MIN_HOST_LIMITED_SHARE and issue_s > roofline_s
         if host_limited:
             overhead_s = max(overhead_s, issue_s - roofline_s)
     bottleneck = _class(floors.limited_by_compute_s, floors.limited_by_memory_s, overhead_s)
     flops, moved = sum(o.totals.flops for o in ops), sum(o.totals.bytes for o in ops)
     seconds = latency.summary.median_ns / 1e9 if latency is not None else None
-    of_peak = flops / seconds / peak if seconds and peak else None
+    share_of_peak = flops / seconds / peak if seconds and peak else None
     state = _state(matmul, bandwidth, launch)
-    if state == "usable" and of_peak is not None and of_peak > MAX_SHARE_OF_CEILING:
+    if state == "usable" and share_of_peak is not None and share_of_peak > MAX_SHARE_OF_CEILING:
         state = "exceeded"
     return Placement(
         bottleneck=bottleneck,
@@ -71,7 +74,9 @@ def place(
         dtype=dtype,
         flops_per_second=flops / seconds if seconds else None,
         bytes_per_second=moved / seconds if seconds else None,
-        percent_of_ceiling=100 * of_peak if of_peak is not None and state == "usable" else None,
+        percent_of_ceiling=(
+            100 * share_of_peak if share_of_peak is not None and state == "usable" else None
+        ),
         ceiling_flops=peak,
         ceiling_bytes=speed,
         ceiling_source=matmul.source if matmul else "unknown",
@@ -101,8 +106,8 @@ def _state(*ceilings: Ceiling | None) -> CeilingState:
 
 
 class Floors(Struct, frozen=True):
-    """What the work needs at least: all arithmetic, all traffic, and each operator by its longer
-    side, kept apart by which side that is."""
+    """The least time that the work takes: of all arithmetic, of all memory traffic, of the
+    operators limited by arithmetic, and of those limited by memory."""
 
     compute_s: float
     memory_s: float
@@ -127,7 +132,9 @@ def _floors(ops: Iterable[OpCost], device: Device, peak: float, speed: float, tf
 
 
 def _class(compute_s: float, memory_s: float, overhead_s: float) -> Bottleneck:
-    times: dict[Bottleneck, float] = {  # the first of equals: no work at all is overhead
+    times: dict[
+        Bottleneck, float
+    ] = {  # of equal times the first wins, so that no work at all is overhead
         "overhead-bound": overhead_s,
         "compute-bound": compute_s,
         "memory-bound": memory_s,

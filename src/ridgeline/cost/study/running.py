@@ -1,4 +1,4 @@
-"""What is asked of a study."""
+"""The options of a study, and the real runs of a model: its step, timed and its peak measured."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from msgspec import Struct
 
-from ridgeline.cost.counting.operands import held, stored_bytes
+from ridgeline.cost.counting.operands import reachable_tensors, stored_bytes
 from ridgeline.cost.counting.parameters import EIGHT_BIT, OPTIMIZERS, state_tensors
 from ridgeline.cost.counting.passes import backward_from
 from ridgeline.cost.study.target import (
@@ -23,11 +23,11 @@ from ridgeline.records.cost import MeasuredPeak, Memory
 from ridgeline.records.latency import Latency
 
 Say = Callable[[str], None]
-"""Hears what is being done."""
+"""A function that is called with what is being done, to show progress."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What is asked of a study."""
+    """The options of a study, as the command line gives them."""
 
     inputs: tuple[InputSpec, ...] = ()
     training: bool = False
@@ -48,7 +48,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 class Step:
-    """Callable; `before` puts gradients back to None, outside the clock of a memory run."""
+    """One step of the model, to be called: a forward, or a whole training step."""
 
     def __init__(
         self,
@@ -72,10 +72,12 @@ class Step:
         output = self._call()
         if not self._checked:
             self._checked = True
-            if any(type(t).__name__ == "FakeTensor" or t.is_meta for t in held(output)):
+            if any(
+                type(t).__name__ == "FakeTensor" or t.is_meta for t in reachable_tensors(output)
+            ):
                 raise TargetError(
                     "the model keeps tensors from being counted in a place outside its modules (a "
-                    "global or a cached function), so a real run is not real",
+                    "global or a cached function), so a real run would use tensors without data",
                     "--no-time counts it without timing; keeping them on the module cures it",
                 )
         return output
@@ -104,7 +106,7 @@ class Step:
 def can_run(
     prepared: Prepared, options: Options, predicted: Memory, host: torch.device
 ) -> tuple[bool, str]:
-    """Whether a real run is possible and asked for, else why not."""
+    """Return whether a real run is possible, and if not, why."""
     if prepared.is_meta:
         return False, "the model is on meta: counted, not run"
     needed = predicted.peak_bytes - predicted.parameters_bytes - predicted.buffers_bytes
@@ -156,12 +158,12 @@ def peak_of_step(
     say("measuring peak memory")
     try:
         with quiet_stdout():
-            step()  # optimizer state and kernel workspaces exist from the second step on
+            step()  # creates the optimizer state and the workspaces of kernels
             step.forget_gradients()
             static = step.state_bytes() + stored_bytes(
                 *prepared.model.parameters(),
                 *prepared.model.buffers(),
-                *held((prepared.args, prepared.kwargs)),
+                *reachable_tensors((prepared.args, prepared.kwargs)),
             )
             return measure_peak(step, str(host), static, options.mode)
     except RidgelineError:

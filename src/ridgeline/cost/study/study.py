@@ -1,4 +1,4 @@
-"""The whole study of one target: count it, place it, run it, vary it."""
+"""The study of one target: count it, classify it on the roofline, run it, vary its sizes."""
 
 import torch
 
@@ -7,7 +7,7 @@ from ridgeline.cost.counting import Account, join
 from ridgeline.cost.study.placement import ceiling_dtype, place
 from ridgeline.cost.study.running import Options, Say, can_run, make_step, peak_of_step, time_step
 from ridgeline.cost.study.target import Prepared, base_size, prepare
-from ridgeline.cost.study.variation import check_variations, fitted, generated, swept
+from ridgeline.cost.study.variation import check_variations, fit_batch, sweep_model, time_tokens
 from ridgeline.errors import RidgelineError, TargetError, UsageError
 from ridgeline.machine.datasheet import DTYPES
 from ridgeline.records.cost import PHASES, Cost, Phase
@@ -15,12 +15,13 @@ from ridgeline.records.latency import Latency
 from ridgeline.records.machine import Device
 from ridgeline.records.model import ModelReport, Placement
 
-MOST_PERCENT = 98.0
-"""Of a ceiling; real models stay below what a lone product reaches."""
+MAX_PERCENT_OF_CEILING = 98.0
+"""A model that reaches more than this share of a ceiling shows that the ceiling was measured too
+low: real models stay below a lone matrix product."""
 
 
 def study(target: str, options: Options, say: Say = lambda text: None) -> ModelReport:
-    """Everything `options` asks for of one target; `say` hears what is being done."""
+    """Return the report on one target. `options` choose its parts; `say` shows progress."""
     host = machine.resolve_device(options.device)
     say(f"building {target}")
     prepared = prepare(
@@ -53,16 +54,16 @@ def study(target: str, options: Options, say: Say = lambda text: None) -> ModelR
         latency_missing="" if latency else _why_untimed(options, missing),
         placement=placement,
         notes=(*prepared.notes, *notes, *_disturbances(latency, host)),
-        sweep=swept(prepared, options, host, say) if options.sweep else None,
-        fit=fitted(prepared, options, say) if options.fit_bytes else None,
-        generation=generated(prepared, options, host, missing, say) if options.generate else None,
+        sweep=sweep_model(prepared, options, host, say) if options.sweep else None,
+        fit=fit_batch(prepared, options, say) if options.fit_bytes else None,
+        generation=time_tokens(prepared, options, host, missing, say) if options.generate else None,
     )
 
 
 def _accounts(
     prepared: Prepared, options: Options
 ) -> tuple[Account, Account | None, tuple[str, ...]]:
-    """Inference always; training too, unless the model cannot train."""
+    """Count inference, and training too unless the model cannot be trained."""
     if not any(p.requires_grad for p in prepared.model.parameters()):
         if options.training:
             raise UsageError(
@@ -98,17 +99,20 @@ def _cost(inference: Account, training: Account | None, options: Options) -> Cos
 def _placed(
     cost: Cost, host: torch.device, latency: Latency | None, options: Options
 ) -> tuple[Device, Placement]:
-    """Against the ceilings kept for this machine. A ceiling that the model itself exceeds was
-    measured in a worse hour (another program on the machine): it is measured again now."""
+    """Return the device and the placement of the model by the stored ceilings. A ceiling that the
+    model itself exceeds was measured while the machine was disturbed, and is measured again now."""
     tf32 = host.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
     dtypes = sorted({ceiling_dtype(cost.dtype, tf32), "float32"} & set(DTYPES))
     phases: tuple[Phase, ...] = PHASES if options.training else ("forward",)
     device = machine.ceilings(str(host), dtypes)
-    found = place(cost, phases, device, latency, tf32=tf32)
-    if found.ceiling_state == "exceeded" or (found.percent_of_ceiling or 0) > MOST_PERCENT:
+    placement = place(cost, phases, device, latency, tf32=tf32)
+    if (
+        placement.ceiling_state == "exceeded"
+        or (placement.percent_of_ceiling or 0) > MAX_PERCENT_OF_CEILING
+    ):
         device = machine.measure(str(host), dtypes, budget_s=4.0)
-        found = place(cost, phases, device, latency, tf32=tf32)
-    return device, found
+        placement = place(cost, phases, device, latency, tf32=tf32)
+    return device, placement
 
 
 def _disturbances(latency: Latency | None, host: torch.device) -> tuple[str, ...]:

@@ -1,5 +1,9 @@
-"""How much memory is free, and a watch that ends the program with a sentence before the kernel ends
-it without one."""
+"""The target of a study: the model is loaded, built (or refused if it cannot fit), and given
+inputs.
+
+While user code runs, a watch thread ends the program with a message if the memory of the host is
+almost used up, before the kernel kills it without one.
+"""
 
 import contextlib
 import math
@@ -28,13 +32,13 @@ from ridgeline.harness.usercode.forked_work import RaisedInFork, run_in_fork
 from ridgeline.harness.usercode.load import explain, is_out_of_memory, module_at, named, split
 from ridgeline.machine import processor
 
-LEAST_FREE_BYTES = 256 * 2**20
-LOOK_EVERY_S = 0.05
-"""Fresh pages come at about 2 GB/s, so 100 MB may go between two looks."""
+MIN_FREE_BYTES = 256 * 2**20
+CHECK_INTERVAL_S = 0.05
+"""A process can touch new memory at about 2 GB/s, so 100 MB may be taken between two checks."""
 
 
 def free_bytes(device: torch.device) -> int:
-    """What a run on this device could still take."""
+    """Return the bytes that a run on this device could still take."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -43,14 +47,14 @@ def free_bytes(device: torch.device) -> int:
 
 @contextmanager
 def watched(doing: str, hint: str, exit_code: int) -> Iterator[None]:
-    """While entered, end the process with a sentence when the host's memory is all but gone: a
-    caught exception cannot help there, because Linux hands out pages it does not have."""
+    """Inside this context, end the process with a message if the host's memory is almost used up.
+    An exception cannot help there, because Linux promises more pages than it has."""
     done = threading.Event()
 
     def watch() -> None:
         host = torch.device("cpu")
-        while not done.wait(LOOK_EVERY_S):
-            if free_bytes(host) < LEAST_FREE_BYTES:
+        while not done.wait(CHECK_INTERVAL_S):
+            if free_bytes(host) < MIN_FREE_BYTES:
                 resident = psutil.Process().memory_info().rss / 2**30
                 sys.stderr.write(
                     f"ridgeline: {doing} does not fit: {resident:.1f} GiB taken and no memory "
@@ -72,6 +76,8 @@ _CONSTANTS = {torch.arange, torch.linspace, torch.logspace, torch.tensor}
 
 
 class _ConstantsWithData(TorchFunctionMode):
+    """Makes constants on the CPU, with data, for models that read them while they are built."""
+
     def __torch_function__(
         self,
         func: Any,
@@ -86,7 +92,7 @@ class _ConstantsWithData(TorchFunctionMode):
 
 
 def build_on_meta(make: Callable[[], Any]) -> Any:
-    """What `make` returns, its modules on meta."""
+    """Return what `make` returns, with its modules on meta."""
     try:
         with torch.device("meta"):
             return make()
@@ -101,16 +107,17 @@ def build_on_meta(make: Callable[[], Any]) -> Any:
     return built
 
 
-PATIENCE_S = 6.0
-"""A 70 B model builds on meta in 2 s; whoever takes longer is built without this look."""
+WEIGHING_TIMEOUT_S = 6.0
+"""The time limit for finding out the size of the weights. A 70 B model is built on meta in 2 s; a
+model that takes longer is built without this check."""
 
 
 def weight_bytes(make: Callable[[], Any]) -> int | None:
-    """Bytes of parameters and buffers, or None where it could not be told."""
+    """Return the bytes of parameters and buffers; None if they cannot be found out."""
     if not hasattr(os, "fork") or torch.cuda.is_initialized():
         return None  # a forked process cannot use a CUDA context
     try:
-        return int(run_in_fork(lambda: _weighed(make), PATIENCE_S, own_group=True))
+        return int(run_in_fork(lambda: _weighed(make), WEIGHING_TIMEOUT_S, own_group=True))
     except (OSError, RaisedInFork):
         return None
 
@@ -126,7 +133,7 @@ EXAMPLE = "ridgeline model net.py:build --input 32x3x224x224"
 
 
 class Subject(Struct, frozen=True):
-    """A model and the inputs it came with (none, if the target returned only a module)."""
+    """A model and the inputs that its target returned; no inputs if it returned only a module."""
 
     target: str
     model: torch.nn.Module
@@ -135,26 +142,26 @@ class Subject(Struct, frozen=True):
 
 
 def load_target(target: str) -> Callable[[], Any]:
-    """The callable a target names."""
+    """Return the callable that a target names."""
     where, name = split(target)
     if not name:
         raise UsageError(
             f"{target!r} does not name a model",
             f"write file.py:callable or package.module:callable, as in `{EXAMPLE}`",
         )
-    found = named(module_at(where), name, where)
-    if isinstance(found, torch.nn.Module):
-        return lambda: found
-    if not callable(found):
+    value = named(module_at(where), name, where)
+    if isinstance(value, torch.nn.Module):
+        return lambda: value
+    if not callable(value):
         raise TargetError(
-            f"{target} is a {type(found).__name__}, not a function or class that returns a module"
+            f"{target} is a {type(value).__name__}, not a function or class that returns a module"
         )
-    return found  # type: ignore[no-any-return]
+    return value  # type: ignore[no-any-return]
 
 
 def build_target(target: str, *, meta: bool = False, room_bytes: int | None = None) -> Subject:
-    """Call the target; what it returns is a module, or a module with its inputs. A model whose
-    weights exceed `room_bytes` is refused before it is built."""
+    """Call the target, which returns a module or the pair (module, inputs). A model whose weights
+    exceed `room_bytes` is refused before it is built."""
     make = load_target(target)
     if not meta and room_bytes is not None:
         _refuse_what_cannot_fit(target, make, room_bytes)
@@ -206,11 +213,13 @@ _SPEC = re.compile(
 
 
 class InputSpec(Struct, frozen=True):
+    """An input as `--input` describes it."""
+
     shape: tuple[int, ...]
     dtype: str = ""
-    """Empty: the model's own floating dtype."""
+    """"" means the floating dtype of the model."""
     name: str = ""
-    """Empty: positional."""
+    """"" means a positional argument."""
 
 
 def parse_input(text: str) -> InputSpec:
@@ -239,7 +248,7 @@ def parse_input(text: str) -> InputSpec:
 def make_inputs(
     specs: tuple[InputSpec, ...], model: torch.nn.Module, device: torch.device
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Tensors for these specs, positional and named."""
+    """Return tensors for these specs: positional ones, and named ones."""
     names = [s.name for s in specs if s.name]
     for name in names:
         if names.count(name) > 1:
@@ -260,7 +269,7 @@ def _tensor(spec: InputSpec, model: torch.nn.Module, device: torch.device) -> to
     if device.type == "meta":
         return torch.empty(spec.shape, dtype=dtype, device=device)
     if math.prod(spec.shape) * dtype.itemsize > free_bytes(device) // 2:
-        # too large to make; its first row shown again and again is enough for counting
+        # A tensor this large is not made: its first row, expanded, is enough for counting.
         row = _tensor(InputSpec((1, *spec.shape[1:]), spec.dtype), model, device)
         return row.expand(spec.shape)
     if dtype is torch.bool:
@@ -281,7 +290,7 @@ def _smallest_table(model: torch.nn.Module) -> int:
 
 
 def describe_input(value: Any) -> str:
-    """An input as the command line would write it."""
+    """Return an input as the command line writes it."""
     if isinstance(value, torch.Tensor):
         sizes = "x".join(str(n) for n in value.shape) or "scalar"
         return f"{sizes}:{str(value.dtype).removeprefix('torch.')}"
@@ -289,7 +298,7 @@ def describe_input(value: Any) -> str:
 
 
 def base_size(args: tuple[Any, ...], kwargs: dict[str, Any], dimension: Dimension) -> int:
-    """The size of the dimension in the first tensor that has it; 1 where there is none."""
+    """Return the size of the dimension in the first tensor that has it; 1 if none has it."""
     dim = 0 if dimension == "batch" else 1
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor) and value.dim() > dim:
@@ -305,9 +314,9 @@ def resize_inputs(
     *,
     virtual: bool = False,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same inputs at another size: rows repeat, so that values stay legal. Every tensor whose
-    dimension equals the first one's follows it. A `virtual` one shows its first row again and
-    again and takes no memory: enough for counting."""
+    """Return the inputs at another size. Rows are repeated, so that values stay valid. Every tensor
+    whose dimension has the same size as that of the first is resized with it. With `virtual`, the
+    first row is expanded, which takes no memory and is enough for counting."""
     dim, now = (0 if dimension == "batch" else 1), base_size(args, kwargs, dimension)
 
     def change(value: Any) -> Any:
@@ -332,16 +341,25 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-_WANTS_INTEGERS = ("'indices' to have", "scalar types: Long", "Long, Int", "integer", "embedding")
+# Words in the errors of models that need integer inputs.
+_INTEGER_ERROR_WORDS = (
+    "'indices' to have",
+    "scalar types: Long",
+    "Long, Int",
+    "integer",
+    "embedding",
+)
 
 
 class Prepared(Struct, frozen=True):
+    """A built model with its inputs, ready to be counted and run."""
+
     subject: Subject
     model: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     device: torch.device
-    """Where the tensors are; "meta" for a model without data."""
+    """The device of the tensors; "meta" for a model without data."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -375,12 +393,13 @@ class Prepared(Struct, frozen=True):
             raise self.explained(error, inputs_text(args, kwargs)) from error
 
     def explained(self, error: BaseException, given: str = "") -> RidgelineError:
-        told = explain(error, f"running {self.subject.target}")
-        if not told.hint and not is_out_of_memory(error):
-            told.hint = f"it was given {given or self.inputs_text}; --input sets the shapes"
-        elif not told.hint:
-            told.hint = "try a smaller batch, or --meta to count without running"
-        return told
+        """Return an error of the model as ours, with a hint."""
+        explained = explain(error, f"running {self.subject.target}")
+        if not explained.hint and not is_out_of_memory(error):
+            explained.hint = f"it was given {given or self.inputs_text}; --input sets the shapes"
+        elif not explained.hint:
+            explained.hint = "try a smaller batch, or --meta to count without running"
+        return explained
 
     @property
     def inputs_text(self) -> str:
@@ -396,7 +415,7 @@ def inputs_text(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def quiet_stdout() -> Any:
-    """stdout is ours: what a user's model prints goes to stderr."""
+    """Send what a user's model prints to stderr, because stdout is for our results."""
     with contextlib.redirect_stdout(sys.stderr):
         yield
 
@@ -438,7 +457,7 @@ def _default_dtype(dtype: str) -> Any:
 
 
 def _moved_model(subject: Subject, device: torch.device, dtype: str) -> torch.nn.Module:
-    """On the device and in the dtype asked for; a model that arrives on meta cannot move."""
+    """Return the model on the device and in the dtype asked for. A meta model cannot move."""
     if any(p.is_meta for p in subject.model.parameters()) and device.type != "meta":
         raise UsageError(f"{subject.target} builds its model on meta, without data", "add --meta")
     try:
@@ -461,7 +480,8 @@ def _moved(value: Any, device: torch.device, dtype: str) -> Any:
 
 
 def _dtype_note(specs: tuple[InputSpec, ...], model: torch.nn.Module) -> tuple[str, ...]:
-    """Tensors without data multiply across dtypes where real ones refuse."""
+    """Return a note if inputs and weights differ in dtype. Tensors without data can then still be
+    multiplied, but real ones may not."""
     own = str(model_dtype(model)).removeprefix("torch.")
     asked = {s.dtype for s in specs if s.dtype}
     floating = {a for a in asked if a in DTYPES and a != own}
@@ -471,8 +491,8 @@ def _dtype_note(specs: tuple[InputSpec, ...], model: torch.nn.Module) -> tuple[s
 
 
 def _with_integers(prepared: Prepared, specs: tuple[InputSpec, ...]) -> Prepared:
-    """A shape without dtype is floating; a model that looks its input up in a table says no to
-    that, and gets integers."""
+    """Replace inputs without a dtype by integers if the model looks them up in an embedding.
+    Without a dtype they are floating, which such a model refuses."""
     open_specs = [s for s in specs if not s.dtype]
     if not open_specs or not any(
         isinstance(m, torch.nn.Embedding | torch.nn.EmbeddingBag) for m in prepared.model.modules()
@@ -481,7 +501,7 @@ def _with_integers(prepared: Prepared, specs: tuple[InputSpec, ...]) -> Prepared
     try:
         prepared.account(training=False)
     except RidgelineError as error:
-        if not any(words in error.message for words in _WANTS_INTEGERS):
+        if not any(words in error.message for words in _INTEGER_ERROR_WORDS):
             return prepared
         filled = tuple(s if s.dtype else InputSpec(s.shape, "int64", s.name) for s in specs)
         args, kwargs = make_inputs(filled, prepared.model, prepared.device)

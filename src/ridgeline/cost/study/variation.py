@@ -1,5 +1,8 @@
-"""One dimension varied: counted and timed at each size, a law fitted, the next size predicted and
-then tried, so that the law is judged on a point it never saw."""
+"""Variations of a studied model: sweeps over a size, the largest batch that fits, and generation.
+
+A sweep counts and times the model at each size and fits laws. It then predicts the next size and
+measures it too, so that the laws are tested on a point they were not fitted to.
+"""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -36,18 +39,18 @@ def parse_sweep(text: str) -> tuple[Dimension, tuple[int, ...]]:
 def sweep(
     dimension: Dimension, sizes: tuple[int, ...], point_at: Callable[[int], SweepPoint]
 ) -> Sweep:
-    found: list[SweepPoint] = []
+    measured: list[SweepPoint] = []
     notes: list[str] = []
     failure: RidgelineError | None = None
     for size in sizes:
         try:
-            found.append(point_at(size))
-        except RidgelineError as error:  # one size that fails costs one row
+            measured.append(point_at(size))
+        except RidgelineError as error:  # a size that fails is missing from the table
             notes.append(f"{dimension} {size}: {error.message}")
             failure = error
-    if len(found) < 2 and failure is not None:
+    if len(measured) < 2 and failure is not None:
         raise failure
-    points = tuple(found)
+    points = tuple(measured)
     notes += [f"{dimension} {p.size}: {p.note}" for p in points if p.note]
     laws = _laws(points)
     next_size = 2 * sizes[-1] - sizes[-2] if _evenly_spaced(sizes) else 2 * sizes[-1]
@@ -87,61 +90,62 @@ def _laws(points: tuple[SweepPoint, ...]) -> dict[str, Law]:
     return laws
 
 
-MOST_PASSES = 60
-LARGEST_BATCH = 2**22
+MAX_PASSES = 60
+MAX_BATCH = 2**22
 
 
 def largest_batch(
     peak_of: Callable[[int], int], budget_bytes: int, mode: Literal["inference", "training"]
 ) -> Fit:
-    """`peak_of(batch)` predicts; it grows with the batch, nearly in a line, so a secant between
-    the largest that fits and the smallest that does not finds the border in a few passes."""
+    """Return the largest batch whose predicted peak, `peak_of(batch)`, is within the budget. The
+    peak grows almost linearly with the batch, so a line between the largest batch that fits and the
+    smallest that does not leads to the border in a few passes."""
     tried: dict[int, int] = {}
 
     def peak(batch: int) -> int:
         if batch not in tried:
-            if len(tried) >= MOST_PASSES:
-                raise RidgelineError(f"no border found in {MOST_PASSES} passes")
+            if len(tried) >= MAX_PASSES:
+                raise RidgelineError(f"no border found in {MAX_PASSES} passes")
             tried[batch] = peak_of(batch)
         return tried[batch]
 
     fits, fails = 0, 1
     while peak(fails) <= budget_bytes:
         fits = fails
-        if fits >= LARGEST_BATCH:
+        if fits >= MAX_BATCH:
             break
         fails = _beyond(tried, fits, budget_bytes)
     halving = False
-    while fails - fits > 1 and fits < LARGEST_BATCH:
+    while fails - fits > 1 and fits < MAX_BATCH:
         width = fails - fits
         middle = (fits + fails) // 2 if halving else _between(tried, fits, fails, budget_bytes)
         if peak(middle) <= budget_bytes:
             fits = middle
         else:
             fails = middle
-        # memory that grows in steps fools a line: after a poor step, halve
+        # If memory grows in steps, the line may miss. After a poor step, halve the interval.
         halving = not halving and fails - fits > width // 2
     return Fit(
         budget_bytes=budget_bytes,
         mode=mode,
         batch=fits,
         peak_bytes=tried.get(fits, 0),
-        next_batch=fails if fits < LARGEST_BATCH else 0,
-        next_peak_bytes=tried.get(fails, 0) if fits < LARGEST_BATCH else 0,
+        next_batch=fails if fits < MAX_BATCH else 0,
+        next_peak_bytes=tried.get(fails, 0) if fits < MAX_BATCH else 0,
         passes=len(tried),
     )
 
 
 def _beyond(tried: dict[int, int], fits: int, budget: int) -> int:
-    """A batch that a line through the last two tried says is just too large."""
+    """Return a batch that should be just too large, by a line through the last two tried."""
     smaller = [b for b in tried if b < fits]
     if smaller:
         known = max(smaller)
         slope = (tried[fits] - tried[known]) / (fits - known)
         if slope > 0:
             guess = fits + int((budget - tried[fits]) / slope) + 1
-            return min(max(guess, fits + 1), LARGEST_BATCH)
-    return min(fits * 2, LARGEST_BATCH)
+            return min(max(guess, fits + 1), MAX_BATCH)
+    return min(fits * 2, MAX_BATCH)
 
 
 def _between(tried: dict[int, int], fits: int, fails: int, budget: int) -> int:
@@ -156,7 +160,7 @@ def _between(tried: dict[int, int], fits: int, fails: int, budget: int) -> int:
     return (fits + fails) // 2
 
 
-def swept(prepared: Prepared, options: Options, host: torch.device, say: Say) -> Sweep:
+def sweep_model(prepared: Prepared, options: Options, host: torch.device, say: Say) -> Sweep:
     assert options.sweep is not None
     dimension, sizes = options.sweep
 
@@ -185,7 +189,7 @@ def swept(prepared: Prepared, options: Options, host: torch.device, say: Say) ->
 
 
 def check_variations(prepared: Prepared, options: Options) -> None:
-    """Refuse what the inputs cannot do before anything long is done."""
+    """Refuse variations that the inputs do not allow, before anything takes long."""
     tensors = [a for a in (*prepared.args, *prepared.kwargs.values()) if torch.is_tensor(a)]
     seq = options.sweep is not None and options.sweep[0] == "seq"
     if seq and not any(t.dim() in (2, 3) for t in tensors):
@@ -204,7 +208,7 @@ def _prompt(prepared: Prepared) -> torch.Tensor:
     raise UsageError("--generate needs token ids as input", "for example --input 1x128:int64")
 
 
-def fitted(prepared: Prepared, options: Options, say: Say) -> Fit:
+def fit_batch(prepared: Prepared, options: Options, say: Say) -> Fit:
     def peak_of(batch: int) -> int:
         say(f"predicting batch {batch}")
         args, kwargs = resize_inputs(prepared.args, prepared.kwargs, "batch", batch, virtual=True)
@@ -216,7 +220,7 @@ def fitted(prepared: Prepared, options: Options, say: Say) -> Fit:
     return largest_batch(peak_of, options.fit_bytes, options.mode)
 
 
-def generated(
+def time_tokens(
     prepared: Prepared, options: Options, host: torch.device, missing: str, say: Say
 ) -> Generation:
     if missing:

@@ -19,15 +19,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ridgeline.cost.counting.counter import CostMode, ModuleTracker
 from ridgeline.cost.counting.ledger import StorageLedger
 from ridgeline.cost.counting.operands import (
-    contained,
     moved_bytes,
+    nested_tensors,
     operator_name,
     storage_key,
     stored_bytes,
     stored_parts,
 )
-from ridgeline.cost.counting.operands import held as tensors_in
-from ridgeline.cost.counting.passes import silenced, threads_noticed
+from ridgeline.cost.counting.operands import reachable_tensors as tensors_in
+from ridgeline.cost.counting.passes import silenced, started_threads
 from ridgeline.equality.calls.calling import (
     Caller,
     Synchronize,
@@ -475,7 +475,7 @@ class _Reads(TorchDispatchMode):
         return out
 
     def _note(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
-        inputs = [p for t in contained((args, kwargs)) for p in stored_parts(t)]
+        inputs = [p for t in nested_tensors((args, kwargs)) for p in stored_parts(t)]
         inputs = [t for t in inputs if storage_key(t) in self._there]
         if not inputs:
             return
@@ -498,7 +498,7 @@ def count_work(caller: Caller, keeping: Keeping) -> Work:
         as_written(),
         silenced(),
         graphs_noticed() as graphs,
-        threads_noticed() as threads,
+        started_threads() as threads,
         modules,
         mode,
         reads,

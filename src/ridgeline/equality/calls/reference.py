@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ridgeline.cost.counting.operands import contained, operator_name
+from ridgeline.cost.counting.operands import nested_tensors, operator_name
 from ridgeline.cost.counting.passes import silenced
 from ridgeline.equality.calls.calling import Caller, as_written
 from ridgeline.equality.calls.evidence import Reference
@@ -112,7 +112,7 @@ class _Double(TorchDispatchMode):
         if operator_name(func) in _PASSED_ON:
             return func(*args, **(kwargs or {}))
         written = _written(func)
-        self.widened |= any(_is_low(t.dtype) for t in contained((args, kwargs)))
+        self.widened |= any(_is_low(t.dtype) for t in nested_tensors((args, kwargs)))
         kwargs = {k: v if k in written else _widened(v) for k, v in (kwargs or {}).items()}
         return func(*(a if i in written else _widened(a) for i, a in enumerate(args)), **kwargs)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.cost.study.variation import LARGEST_BATCH, MOST_PASSES, largest_batch
+from ridgeline.cost.study.variation import MAX_BATCH, MAX_PASSES, largest_batch
 from ridgeline.records.model import Fit
 
 
@@ -25,7 +25,7 @@ class Predicted:
 def border(peak: Callable[[int], int], budget: int) -> tuple[Fit, Predicted]:
     asked = Predicted(peak)
     fit = largest_batch(asked, budget, "training")
-    assert len(set(asked.tried)) == len(asked.tried) == fit.passes <= MOST_PASSES
+    assert len(set(asked.tried)) == len(asked.tried) == fit.passes <= MAX_PASSES
     return fit, asked
 
 
@@ -39,12 +39,12 @@ def test_on_a_line_the_border_is_exact_and_both_sides_were_tried(
 ) -> None:
     budget = fixed + room
     fit, asked = border(lambda batch: fixed + each * batch, budget)
-    truth = min(room // each, LARGEST_BATCH)
+    truth = min(room // each, MAX_BATCH)
     assert fit.batch == truth
     if truth:
         assert fit.batch in asked.tried
         assert fit.peak_bytes == fixed + each * truth
-    if truth < LARGEST_BATCH:
+    if truth < MAX_BATCH:
         assert fit.next_batch == truth + 1
         assert fit.next_batch in asked.tried
         assert fit.next_peak_bytes == fixed + each * (truth + 1)
@@ -96,7 +96,7 @@ def test_what_never_fits_says_zero_and_what_one_sample_needs() -> None:
 
 def test_what_always_fits_stops_at_the_largest_batch_tried() -> None:
     fit, asked = border(lambda batch: 100, 100)
-    assert fit.batch == LARGEST_BATCH == max(asked.tried)
+    assert fit.batch == MAX_BATCH == max(asked.tried)
     assert (fit.next_batch, fit.next_peak_bytes) == (0, 0)
 
 

@@ -44,7 +44,7 @@ def test_a_builder_that_returns_no_module_tells_nothing() -> None:
 
 
 def test_a_builder_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(target, "WEIGHING_TIMEOUT_S", 0.2)
     before = {child.pid for child in psutil.Process().children()}
     begun = time.monotonic()
     assert weight_bytes(lambda: time.sleep(60)) is None

@@ -30,7 +30,7 @@ def test_a_program_that_takes_the_last_memory_ends_with_a_sentence() -> None:
     code = (
         "import time\n"
         "from ridgeline.cost.study import target\n"
-        "target.LEAST_FREE_BYTES = 2**62\n"
+        "target.MIN_FREE_BYTES = 2**62\n"
         "with target.watched('net.py:build', 'try --meta', 4):\n"
         "    time.sleep(60)\n"
     )
