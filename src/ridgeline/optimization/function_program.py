@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 from ridgeline.errors import UsageError
 from ridgeline.fixes.program import OPTIMIZERS, Made, OnMade, Outcome, Program
 from ridgeline.fixes.step_graph import Run, StepFunction
-from ridgeline.harness.capture.step_counts import NOTHING, amount
+from ridgeline.harness.capture.step_counts import NOTHING, batch_amount
 from ridgeline.harness.trials.session import TrialSession
 from ridgeline.harness.usercode.forked_work import DirectWork
 from ridgeline.optimization.function_state import SavedState
@@ -257,7 +257,7 @@ class FunctionSession(TrialSession):
             self._guarded(self.watch.returned, returned)
         trained = self.progress.counts.trained
         if not trained.amount.samples:  # a step that was replayed calls no module
-            trained.batch(amount(self._torch, batch))
+            trained.batch(batch_amount(self._torch, batch))
         self._batch = NOTHING
         self.user_ended_step()
 

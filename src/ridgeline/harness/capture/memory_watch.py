@@ -1,4 +1,6 @@
-"""Memory in use at the end of a step, as the allocators themselves count it.
+"""Memory in use at the end of a step, the history of allocations, and shortages of memory.
+
+Memory in use is what the allocators themselves count.
 
 The C library knows to the byte what the program has asked for and not given back. The resident
 size, which the watcher sees from outside, follows that number only roughly and late. One reading
@@ -95,14 +97,14 @@ class MemoryReadings:
         if cuda is None or not self._torch.cuda.is_initialized():
             return StepMemory(host_bytes=host) if host else None
         # torch.cuda.memory_stats sorts and flattens this, which takes ten times as long.
-        told = self._torch.cuda.memory_stats_as_nested_dict(cuda)
-        allocated = told.get("allocated_bytes", {}).get("all", {})
-        reserved = told.get("reserved_bytes", {}).get("all", {})
+        counters = self._torch.cuda.memory_stats_as_nested_dict(cuda)
+        allocated = counters.get("allocated_bytes", {}).get("all", {})
+        reserved = counters.get("reserved_bytes", {}).get("all", {})
         return StepMemory(
             allocated_bytes=int(allocated.get("current", 0)),
             peak_bytes=int(allocated.get("peak", 0)),
             reserved_bytes=int(reserved.get("peak", 0)),
-            retries=int(told.get("num_alloc_retries", 0)),
+            retries=int(counters.get("num_alloc_retries", 0)),
             host_bytes=host,
         )
 
@@ -112,29 +114,34 @@ MAX_ALIVE_LINES = 20
 MAX_SNAPSHOTS = 2
 
 Where = Callable[[], tuple[int, str, int | None]]
-"""The step and the phase the program is in, and the thread that trains: a backward runs out of
-memory in a thread of autograd's, where no line is the user's."""
+"""Returns the step and the phase that the program is in, and the thread that trains. The thread is
+needed because a backward runs out of memory in a thread of autograd, whose stack has no line of the
+user's."""
 
 
 class MemoryHistory:
+    """Records the allocations on CUDA devices, and describes them if a device runs out of
+    memory."""
+
     def __init__(
         self,
         torch: Any,
         target: Path,
         where: Where,
-        told: Callable[[OutOfMemory], None],
+        report: Callable[[OutOfMemory], None],
         fault: Callable[[str, BaseException], None],
     ) -> None:
         self._torch = torch
         self._target = target
         self._where = where
-        self._told = told
+        self._report = report
         self._fault = fault
         self._recording = False
         self._snapshots = 0
 
     def watch(self) -> None:
-        """From CUDA's start on; at once where it has started. Never starts it."""
+        """Begin when CUDA starts, or at once if it has started already. This does not start
+        CUDA."""
         if self._torch.version.cuda:
             self._torch.cuda._lazy_call(self._begin)
 
@@ -142,7 +149,7 @@ class MemoryHistory:
         try:
             self._torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
             enabled = getattr(self._torch._C, "_cuda_isHistoryEnabled", None)
-            if enabled is None or not enabled():  # else the program records its own
+            if enabled is None or not enabled():  # else the program records a history itself
                 self._torch.cuda.memory._record_memory_history(
                     "all", context="alloc", stacks="python", max_entries=MAX_HISTORY_ENTRIES
                 )
@@ -152,7 +159,7 @@ class MemoryHistory:
             self._fault("memory history", error)
 
     def stop(self) -> Path | None:
-        """Ends the recording; the snapshot's file."""
+        """End the recording and return the snapshot's file; None if there was no recording."""
         if not self._recording:
             return None
         self._recording = False
@@ -177,8 +184,8 @@ class MemoryHistory:
             return
         self._snapshots += 1
         try:
-            self._told(self._describe(device, asked, free))
-        except Exception as error:  # out of memory is bad enough
+            self._report(self._describe(device, asked, free))
+        except Exception as error:  # the program must see its own out-of-memory error only
             self._fault("out of memory", error)
 
     def _describe(self, device: int, asked: int, free: int) -> OutOfMemory:
@@ -207,7 +214,8 @@ class MemoryHistory:
 
 
 def alive(snapshot: Any) -> tuple[tuple[str, int, int], ...]:
-    """(file:line, bytes, blocks) of what is allocated, largest first."""
+    """Return the live allocations by the line that made them, as (file:line, bytes, blocks),
+    largest first."""
     sums: dict[str, tuple[int, int]] = {}
     for segment in snapshot.get("segments", ()):
         for block in segment.get("blocks", ()):
@@ -275,10 +283,10 @@ def _sizes() -> tuple[int, int]:
 
 def _raised_at(trace: TracebackType | None) -> str:
     """Return file:line of the innermost frame in the user's own code, or ""."""
-    found = ""
+    place = ""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if is_user_file(file):
-            found = f"{file}:{trace.tb_lineno}"
+            place = f"{file}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return found
+    return place

@@ -43,7 +43,7 @@ STOP_WAIT_S = 2.0
 
 
 class PauseWatch:
-    """Is told of every timed step, and starts the sampling thread after the first pause."""
+    """Learns the usual length of a step, and starts the sampling thread after the first pause."""
 
     def __init__(self, current: Callable[[], tuple[int, int, str, int | None]]) -> None:
         """`current` returns facts of the step in progress: its index, when it began (ns), the phase
@@ -51,7 +51,7 @@ class PauseWatch:
         self._current = current
         self._durations: list[int] = []
         self._rests: list[int] = []
-        self._most_rest_ns = 0
+        self._max_rest_ns = 0
         self.late_after_ns = 0
         """A step that lasts longer than this is late; 0 while the usual length is not known."""
         self._paused = False
@@ -59,7 +59,7 @@ class PauseWatch:
         self._gate: _thread.LockType | None = None
         self._done: _thread.LockType | None = None
         self._pid = 0
-        self._random = random.Random()  # its own: the program's streams stay where they are
+        self._random = random.Random()  # the program's random numbers stay the same
 
     @property
     def watching(self) -> bool:
@@ -68,7 +68,7 @@ class PauseWatch:
     def step_ended(self, dur_ns: int, rest_ns: int) -> None:
         """Note that a timed step has ended. `rest_ns` is its time outside input, forward, backward
         and optimizer."""
-        if self.late_after_ns and rest_ns > self._most_rest_ns:
+        if self.late_after_ns and rest_ns > self._max_rest_ns:
             self.paused()
             return  # a step with a pause does not count for the usual length
         self._durations.append(dur_ns)
@@ -79,7 +79,7 @@ class PauseWatch:
             usual = round(median(self._durations))
             margin = max(round(MIN_PAUSE_SHARE * usual), MIN_PAUSE_NS)
             self.late_after_ns = usual + margin
-            self._most_rest_ns = round(median(self._rests)) + margin
+            self._max_rest_ns = round(median(self._rests)) + margin
 
     def only_timed(self, dur_ns: int) -> None:
         """Note that a step has ended of which only the length is known. It may be long for any

@@ -493,7 +493,7 @@ class Progress:
             "steps_taken": steps_taken,
             "windows": self._windows.all(now),
             "modules": self.roots.all(self.stepping.trains),
-            "optimizers": self.optimizers.all(self.stepping.anchor.who),
+            "optimizers": self.optimizers.all(self.stepping.anchor.optimizer_id),
             "loaders": self.loaders.all(),
             "loaders_made": self.loaders.lines_made,
             "children": self.children.all(),

@@ -1,7 +1,7 @@
-"""What a run keeps beside its steps: the trace, the memory history, and what the program is.
+"""What a run records besides its steps: the trace, the memory history, and facts about the program.
 
-Turned by the windows, at the end of a step; each turn is a pause of ours, and the step it falls
-into is named "disturbed".
+Recordings start and stop when a window changes, at the end of a step. That takes time, so the step
+it falls into is marked as "disturbed".
 """
 
 import contextlib
@@ -32,10 +32,12 @@ from ridgeline.records.run_directory import RunDirectory
 
 FLUSH_INTERVAL_NS = 1_000_000_000
 MAX_ROWS = 1_000_000
-"""About 300 MB of lines: only `--full` gets there, and it is said."""
+"""About 300 MB of lines. Only a run with `--full` can reach it."""
 
 
 class Journal:
+    """Writes the steps and the capture file of one rank."""
+
     def __init__(self, directory: Path, rank: int) -> None:
         self.directory = RunDirectory(directory)
         self.rank = rank
@@ -43,7 +45,7 @@ class Journal:
         self._written = 0
         self._flushed_ns = time.perf_counter_ns()
         self.broken = ""
-        """Why nothing can be written any more."""
+        """The reason why nothing can be written any more; "" if writing works."""
 
     def due(self, now_ns: int) -> bool:
         return now_ns - self._flushed_ns >= FLUSH_INTERVAL_NS
@@ -68,7 +70,7 @@ class Journal:
         self._rows.clear()
 
     def again(self) -> None:
-        """What was counted so far was no step."""
+        """Delete all steps so far: they turned out not to be steps."""
         self._rows.clear()
         if self._written:
             name = self.directory.steps_file(self.rank).name
@@ -98,7 +100,7 @@ def read_flags(torch: Any, autocast: tuple[str, ...], scaler: bool) -> Flags:
         torch=str(torch.__version__),
         cuda=cuda,
         cudnn=str(backends.cudnn.version() or "") if cuda else "",
-        # Reading allow_tf32 raises where a program mixes the old and the new way to set it.
+        # Reading allow_tf32 raises if the program mixes torch's old and new settings for it.
         matmul_tf32=_or_none(lambda: bool(backends.cuda.matmul.allow_tf32)) if cuda else None,
         cudnn_tf32=_or_none(lambda: bool(backends.cudnn.allow_tf32)) if cuda else None,
         matmul_precision=_or_none(torch.get_float32_matmul_precision) or "",
@@ -115,29 +117,30 @@ def read_flags(torch: Any, autocast: tuple[str, ...], scaler: bool) -> Flags:
 
 
 def describe_device(torch: Any, index: int | None) -> DeviceSeen:
-    """The CUDA device of that index; None: the CPU, which the machine names from outside."""
+    """Describe the CUDA device with this index. For None, return the record of a CPU, which the
+    watcher completes."""
     if index is None:
         return DeviceSeen()
-    found = torch.cuda.get_device_properties(index)
+    device = torch.cuda.get_device_properties(index)
     pci = ""
-    if all(hasattr(found, name) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")):
-        pci = f"{found.pci_domain_id:08x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
-    architecture = getattr(found, "gcnArchName", "") or f"sm_{found.major}{found.minor}"
+    if all(hasattr(device, name) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")):
+        pci = f"{device.pci_domain_id:08x}:{device.pci_bus_id:02x}:{device.pci_device_id:02x}.0"
+    architecture = getattr(device, "gcnArchName", "") or f"sm_{device.major}{device.minor}"
     return DeviceSeen(
         kind="cuda",
         index=index,
-        name=str(found.name),
-        memory_bytes=int(found.total_memory),
-        uuid=str(getattr(found, "uuid", "")).removeprefix("GPU-"),
+        name=str(device.name),
+        memory_bytes=int(device.total_memory),
+        uuid=str(getattr(device, "uuid", "")).removeprefix("GPU-"),
         pci=pci,
-        architecture=architecture if torch.version.hip else f"sm_{found.major}{found.minor}",
-        cores=int(found.multi_processor_count),
+        architecture=architecture if torch.version.hip else f"sm_{device.major}{device.minor}",
+        cores=int(device.multi_processor_count),
     )
 
 
-def _or_none(question: Any) -> Any:
+def _or_none(read: Any) -> Any:
     try:
-        return question()
+        return read()
     except RuntimeError:
         return None
 
@@ -151,16 +154,18 @@ is one such table for the process, as there is one of Dynamo's own records."""
 
 
 class Compiling:
+    """Measures the time that torch.compile spends compiling."""
+
     def __init__(self) -> None:
         self._watching = False
         self._began = 0
         self._depth = 0
         self.ns = 0
-        """Spent compiling since it was last asked."""
+        """Nanoseconds spent compiling since the last `take`."""
         self.seen = False
 
     def watch(self) -> None:
-        """Ask for a word at each compilation, as soon as Dynamo has been imported."""
+        """Register callbacks for each compilation, once Dynamo has been imported."""
         if self._watching or "torch._dynamo.callback" not in sys.modules:
             return
         self._watching = True
@@ -204,15 +209,15 @@ def _remember_caller(compilation: str) -> None:
 
 
 def compilations() -> tuple[Compilation, ...]:
-    """The latest that Dynamo remembers (64)."""
+    """Return the latest compilations that Dynamo remembers; it keeps 64."""
     utils = sys.modules.get("torch._dynamo.utils")
     if utils is None:
         return ()
-    found = []
+    records = []
     for metrics in utils.get_compilation_metrics()[-MAX_COMPILATIONS:]:
         file = getattr(metrics, "co_filename", None) or ""
         line = getattr(metrics, "co_firstlineno", None) or 0
-        found.append(
+        records.append(
             Compilation(
                 place=f"{file}:{line}" if file else "",
                 function=getattr(metrics, "co_name", None) or "",
@@ -228,7 +233,7 @@ def compilations() -> tuple[Compilation, ...]:
                 failed=str(getattr(metrics, "fail_reason", None) or "")[:MAX_REASON_CHARS],
             )
         )
-    return tuple(found)
+    return tuple(records)
 
 
 def graph_breaks() -> dict[str, int]:
@@ -243,7 +248,8 @@ def graph_breaks() -> dict[str, int]:
 
 
 MIN_LOADER_WAIT_SHARE = 0.2
-"""Of the steps so far, in the loader: from here on a run looks for the line by itself."""
+"""If at least this share of the time of all steps so far was spent waiting for batches, Python
+stacks are sampled even if the user did not request it."""
 
 
 class Recording:
@@ -282,7 +288,7 @@ class Recording:
             self._problems.append(sentence)
 
     def stop_memory_history(self) -> None:
-        """The first timed step comes next."""
+        """Stop the memory history, because the first timed step comes next."""
         with self._guarded("memory history"):
             written = self.memory.stop()
             self._memory_file = written.name if written is not None else ""
@@ -300,7 +306,7 @@ class Recording:
             self._trace_file = written.name if written is not None else ""
 
     def close(self) -> None:
-        """No window is open any more."""
+        """Stop every recording that is still running."""
         self.trace_ends(keep=False)
         with self._guarded("memory history"):
             self.memory.stop()
@@ -309,7 +315,7 @@ class Recording:
             stack_sampling.uninstall()
 
     def capture(self, seen: dict[str, Any], cuda: int | None, ended: Status, why: str) -> Capture:
-        """Everything known, in one record."""
+        """Return everything that is known, in one record."""
         facts: dict[str, Any] = dict(seen)
         with self._guarded("flags"):
             facts["flags"] = read_flags(self._torch, tuple(sorted(self.autocast)), self.scaler)
@@ -339,20 +345,22 @@ class Recording:
         )
 
     def workers_sample(self, directory: Path) -> None:
-        """In every run: it costs the process that trains nothing."""
+        """Sample Python stacks in loader workers. Every run does so, because it costs the process
+        that trains nothing."""
         with self._guarded("sampling in workers"):
             stack_sampling.install(directory, asked=self._settings.python)
 
     def step(self, index: int, input_ns: int, dur_ns: int) -> None:
-        """A step has ended. The first pays for caches and lazy start-up, and does not count."""
+        """Note that a step has ended. The first step does not count, because it also fills caches
+        and starts libraries."""
         if index:
             self._input_ns += input_ns
             self._steps_ns += dur_ns
 
     def sample(self, makes_batches: bool = False) -> None:
-        """While steps are timed, and not while they are traced. In a run that did not ask for it
-        only where the program makes its own batches and that takes long: then it is the loader's
-        time that a sample is paid with."""
+        """Start to sample Python stacks, unless the steps are traced. If the user did not request
+        it, sample only if the program makes its own batches and waits long for them: the samples
+        then cost the loader's time."""
         if self._sampler is not None or self.tracing.running:
             return
         waits = makes_batches and self._input_ns >= MIN_LOADER_WAIT_SHARE * self._steps_ns > 0
@@ -363,7 +371,7 @@ class Recording:
                 self._journal.directory.path, asked=self._settings.python
             )
             self._sampler.start()
-            self._sampler.watch_this_thread()  # the one that trains, whichever it is
+            self._sampler.watch_this_thread()  # the thread that trains need not be the main thread
 
     def stop_sampling(self) -> None:
         if self._sampler is not None:
@@ -398,7 +406,7 @@ class Recording:
 
 
 class _Guarded(contextlib.AbstractContextManager[None]):
-    """A fault of ours is written down, and goes no further."""
+    """Records an error of ours, which goes no further."""
 
     def __init__(self, recording: Recording, where: str) -> None:
         self._recording = recording

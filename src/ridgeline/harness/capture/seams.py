@@ -117,7 +117,7 @@ class Seams:
         hooks, progress = handle.hooks_dict_ref(), self._session.progress
         if hooks is None or handle.id not in hooks:
             return
-        anchor = progress.stepping.anchor.who
+        anchor = progress.stepping.anchor.optimizer_id
         # Nothing is counted for compiled code, which is left alone, nor for an optimizer that calls
         # the step of its parent class, because hooks see two steps there.
         counts = progress.stepping.mode == "optimizer" and not self._session.has_nested_optimizers

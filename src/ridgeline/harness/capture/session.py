@@ -17,7 +17,7 @@ from ridgeline.harness.capture.inventory import Root
 from ridgeline.harness.capture.places import user_function
 from ridgeline.harness.capture.progress import Progress
 from ridgeline.harness.capture.step_boundaries import Anchor, End
-from ridgeline.harness.capture.step_counts import NOTHING, Amount, BackwardReach, amount
+from ridgeline.harness.capture.step_counts import NOTHING, Amount, BackwardReach, batch_amount
 from ridgeline.harness.capture.step_times import BACKWARD, FORWARD, INPUT, OPTIMIZER, QUIET
 from ridgeline.harness.capture.tracing import end_without_kineto
 from ridgeline.records.run import Settings, Status
@@ -84,7 +84,7 @@ class Session:
                 self.progress.loaders.handed_out(iterator, self.progress.index)
                 size = getattr(iterator._index_sampler, "batch_size", None)
                 known = size if type(size) is int else None
-                self._hand_out(iterator, amount(self._torch, batch, known))
+                self._hand_out(iterator, batch_amount(self._torch, batch, known))
         except Exception as error:
             self._note_fault("input", error)
         return batch
@@ -145,7 +145,7 @@ class Session:
             who, training, model, handled = token  # `handled`: an exception caught before the call
             if training:
                 raised = id(sys.exc_info()[1]) != handled  # its batch was used all the same
-                self.progress.counts.trained.ends(0 if raised else self._reach.number())
+                self.progress.counts.trained.ends(0 if raised else self._reach.next_node())
             if model:
                 end = self._stepping.call_done(who, training)
                 if end is not End.NO:
@@ -168,7 +168,7 @@ class Session:
             counts.backwards += 1
             if self._can_run_operators():
                 self.progress.clearing.backward_begins()
-            counts.trained.backward(lambda calls: self._reach.by(tensors, calls))
+            counts.trained.backward(lambda calls: self._reach.reached_calls(tensors, calls))
             counts.loss, counts.loss_divisor = self.progress.losses.of_backward(
                 tensors, self._number
             )
@@ -250,7 +250,7 @@ class Session:
             if self._optimizer_depth > 1:  # a subclass that calls its parent's step
                 self._optimizer_depth -= 1
                 return True
-            if id(optimizer) != self._stepping.anchor.who:
+            if id(optimizer) != self._stepping.anchor.optimizer_id:
                 self.progress.detail_every_step()
                 return False
             self._optimizer_depth = 0
@@ -331,7 +331,7 @@ class Session:
             return
         try:
             self.progress.detail_every_step()
-            self.progress.end_step(self._stepping.said())
+            self.progress.end_step(self._stepping.user_ended_step())
         except Exception as error:
             self._note_fault("ridgeline.step", error)
             return
@@ -414,9 +414,9 @@ class Session:
         calls.forwards += model
         given = NOTHING
         if model and not (batch.samples or calls.fetched):  # no loader: count the module's inputs
-            given = amount(self._torch, (*args, *kwargs.values()))
+            given = batch_amount(self._torch, (*args, *kwargs.values()))
         if model or batch.samples:
-            calls.begins(who, given, batch, self._reach.number())
+            calls.begins(who, given, batch, self._reach.next_node())
         first = not root.calls and (training or not root.quiet_calls)
         if training:
             root.calls += 1

@@ -1,11 +1,11 @@
-"""Where a step of the program ends, understood better as more of it is seen.
+"""Decides where a step of the program ends; the decision gets better as more of the program is
+seen.
 
-Best of all the program says it. Else the anchor optimizer's step ends one; else, without an
-optimizer object, the training forward that follows a backward begins the next; else, without a
-backward, this is inference: a batch of the loader is a step, or a call of the first module where
-there is no loader. Each better understanding replaces the lesser one, and says what becomes of the
-steps counted so far.
-"""
+If the program calls ridgeline.step(), that ends a step. Else a step of the anchor optimizer does.
+Without an optimizer object, the training forward that follows a backward begins the next step.
+Without a backward the program does inference: each batch of the loader is a step or, without a
+loader, each call of the first module. When a better criterion appears, it replaces the earlier one
+and decides what becomes of the steps counted so far."""
 
 from enum import Enum
 from typing import Literal
@@ -15,23 +15,27 @@ from msgspec import Struct
 Mode = Literal["", "said", "optimizer", "backward", "call"]
 
 CALLS_WITHOUT_BACKWARD = 3
-"""Calls in training mode with gradients on and no backward: inference by somebody who forgot."""
+"""After this many calls in training mode, with gradients on and without a backward, the program is
+taken to do inference and to have forgotten eval mode."""
 MAX_MERGED_STEPS = 256
 MAX_UNCERTAIN_OPTIMIZER_STEPS = 32
-"""Steps of optimizers after which a cycle would have shown."""
+"""After this many optimizer steps a cycle of several optimizers would have been seen."""
 
 
 class End(Enum):
-    """What becomes of the steps before this one."""
+    """Whether a step ends now, and what becomes of the steps before it."""
 
     NO = "the step goes on"
     PLAIN = "the step ends"
-    MERGE = "the step ends, and all before were parts of it"
-    DROP = "the step ends, and all before were none"
-    EARLIER = "the step goes on, and all before were one"
+    MERGE = "the step ends, and all steps before were parts of it"
+    DROP = "the step ends, and nothing before was a step"
+    EARLIER = "the step goes on, and all steps before were a single step"
 
 
 class Stepping:
+    """Receives the calls, backwards and optimizer steps of the program, and returns for each
+    whether a step ends there."""
+
     def __init__(self) -> None:
         self.mode: Mode = ""
         self.anchor = Anchor()
@@ -45,7 +49,8 @@ class Stepping:
         self._roots: set[int] = set()
         self._roots_alternate = False
         self._only_training = True
-        """All calls taken for inference were made as if to train: perhaps they were."""
+        """Whether all calls taken for inference were made in training mode, so that they may have
+        been part of training."""
 
     @property
     def trains(self) -> bool:
@@ -60,28 +65,31 @@ class Stepping:
 
     @property
     def simple(self) -> bool:
-        """One optimizer, one step: nothing else has to be followed to know where a step ends."""
+        """Whether each step of a single optimizer ends a step, so that nothing else must be
+        followed."""
         return self.mode == "optimizer" and not self.uncertain and not self.anchor.cyclic
 
     @property
     def open(self) -> bool:
-        """Whether a step has a backward behind it and no forward will come to end it."""
+        """Whether a step that has had its backward is still waiting for the forward that ends
+        it."""
         return self.mode in ("", "backward", "call") and self._backwards > 0
 
     def last(self) -> End:
-        """The program is over, and its last step with it."""
+        """End the last step, because the program is over."""
         self._backwards, before, self.mode = 1, self.mode, "backward"
         return self._end(self._after_calls() if before == "call" else End.PLAIN)
 
-    def said(self) -> End:
+    def user_ended_step(self) -> End:
+        """Return what ends with the program's call of ridgeline.step()."""
         if self.mode == "said":
             return self._end(End.PLAIN)
         end = self._after_calls() if self.mode == "call" else self._merge()
         self.mode = "said"
         return self._end(end)
 
-    def optimizer_stepped(self, who: int) -> End:
-        turn = self.anchor.stepped(who)
+    def optimizer_stepped(self, optimizer: int) -> End:
+        turn = self.anchor.stepped(optimizer)
         if self.mode == "said" or turn is Turn.GOES_ON:
             return End.NO
         if turn is Turn.WERE_ONE:
@@ -135,8 +143,9 @@ class Stepping:
         return self._call_of(root)
 
     def _call_of(self, root: int) -> End:
-        """Calls of one module end steps: of the first, or of another where the first was called
-        but once (before it was traced or converted). Where two take turns it is the later one."""
+        """Return whether a call of the module `root` ends a step. Only calls of one module do: of
+        the first module, or of a later one if the first was called only once, before it was traced
+        or converted. If two modules alternate, it is the later one."""
         if root == self._root:
             self._root_calls += 1
             return self._end(End.PLAIN)
@@ -150,8 +159,9 @@ class Stepping:
         return self._end(End.PLAIN if first else End.DROP)
 
     def _after_calls(self) -> End:
-        """It trains after all. What was taken for inference was an evaluation, or the first part
-        of this step: a policy is called for a whole episode before it learns."""
+        """Return what becomes of calls that were taken for inference by a program that trains after
+        all. They were an evaluation, or the first part of this step: a policy is called for a whole
+        episode before it learns."""
         return self._merge() if self._only_training else End.DROP
 
     def _merge(self) -> End:
@@ -164,78 +174,84 @@ class Stepping:
 
 
 MAX_ITERATION_STEPS = 16
-"""Steps that may still be one iteration: more critic steps than that are a stage of their own."""
+"""Up to this many optimizer steps may belong to one iteration. More steps of a critic are a stage
+of their own."""
 
 
 class Turn(Enum):
-    ENDS = "this step ends an iteration"
-    GOES_ON = "it does not"
-    WERE_ONE = "it does not, and all before were one iteration"
-    ENDS_ALL = "it ends one, and all before were part of it"
+    """Whether a step of an optimizer ends an iteration, and what the steps before it were."""
+
+    ENDS = "the step ends an iteration"
+    GOES_ON = "the iteration goes on"
+    WERE_ONE = "the iteration goes on, and all steps before were one iteration"
+    ENDS_ALL = "the step ends an iteration, and all steps before were part of it"
 
 
 class _Known(Struct):
     last: int
-    """Which of all steps its last one was."""
+    """Number of the optimizer's last step among the steps of all optimizers."""
     steps: int = 0
     gap: int = 0
-    """The most steps of others between two of its own."""
+    """Largest distance between two of its own steps, in steps of all optimizers."""
 
 
 class Anchor:
+    """Chooses the optimizer whose step ends an iteration: the only one or, if several take turns,
+    the one that steps most rarely."""
+
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
         self._taken = 0
         self._last: int | None = None
         self.cyclic = False
-        self.who: int | None = None
+        self.optimizer_id: int | None = None
 
-    def stepped(self, who: int) -> Turn:
+    def stepped(self, optimizer: int) -> Turn:
         self._taken += 1
-        back = who in self._known and self._last != who
-        self._last = who
+        back = optimizer in self._known and self._last != optimizer
+        self._last = optimizer
         if self.cyclic:
-            return self._in_cycle(who)
+            return self._in_cycle(optimizer)
         if back:
-            return self._cycle_found(who)
-        self._count(who)
-        self.who = who
+            return self._cycle_found(optimizer)
+        self._count(optimizer)
+        self.optimizer_id = optimizer
         return Turn.ENDS
 
-    def gone(self, who: int) -> None:
-        """That optimizer is no more, and its id may be another's: it will not come back."""
-        self._known.pop(who, None)
+    def gone(self, optimizer: int) -> None:
+        """Forget an optimizer that was deleted, because its id may be reused."""
+        self._known.pop(optimizer, None)
         self.cyclic = self.cyclic and len(self._known) > 1
-        if self._last == who:
+        if self._last == optimizer:
             self._last = None
 
-    def _cycle_found(self, who: int) -> Turn:
+    def _cycle_found(self, optimizer: int) -> Turn:
         self.cyclic = True
-        self.who = self._rarest()
+        self.optimizer_id = self._rarest()
         few = (
             self._taken <= MAX_ITERATION_STEPS + 1
             or max(k.steps for k in self._known.values()) <= 1
         )
-        self._count(who)
-        if who == self.who:
+        self._count(optimizer)
+        if optimizer == self.optimizer_id:
             return Turn.ENDS_ALL if few else Turn.ENDS
         return Turn.WERE_ONE if few else Turn.GOES_ON
 
-    def _in_cycle(self, who: int) -> Turn:
-        if who not in self._known:
-            # A newcomer starts level with the least, or it would stay behind for ever.
-            level = min(k.steps for k in self._known.values()) - 1
-            self._known[who] = _Known(last=0, steps=max(level, 0))
-        self._count(who)
+    def _in_cycle(self, optimizer: int) -> Turn:
+        if optimizer not in self._known:
+            # A new optimizer starts level with the lowest count, or it would stay the rarest.
+            lowest = min(k.steps for k in self._known.values()) - 1
+            self._known[optimizer] = _Known(last=0, steps=max(lowest, 0))
+        self._count(optimizer)
         self._forget()
         self.cyclic = len(self._known) > 1
-        self.who = self._rarest()
-        return Turn.ENDS if who == self.who else Turn.GOES_ON
+        self.optimizer_id = self._rarest()
+        return Turn.ENDS if optimizer == self.optimizer_id else Turn.GOES_ON
 
-    def _count(self, who: int) -> None:
-        known = self._known.get(who)
+    def _count(self, optimizer: int) -> None:
+        known = self._known.get(optimizer)
         if known is None:
-            known = self._known[who] = _Known(last=0)
+            known = self._known[optimizer] = _Known(last=0)
         known.steps += 1
         known.gap = max(known.gap, self._taken - known.last)
         known.last = self._taken
@@ -246,8 +262,8 @@ class Anchor:
         return max(equals, key=lambda w: self._known[w].last)
 
     def _forget(self) -> None:
-        """Whoever stayed away four times longer than ever before."""
+        """Forget optimizers that have not stepped for four times their longest gap."""
         floor = 8 + 2 * len(self._known)
-        for who, known in list(self._known.items()):
+        for optimizer, known in list(self._known.items()):
             if self._taken - known.last > max(floor, 4 * known.gap):
-                del self._known[who]
+                del self._known[optimizer]

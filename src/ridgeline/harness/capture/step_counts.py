@@ -27,7 +27,7 @@ from ridgeline.records.run import Step, StepMemory, StepWindow
 _MAX_DEPTH = 4
 _MAX_CHILDREN = 32
 _COUNT_ATTRIBUTES = ("num_graphs", "batch_size")
-"""Attributes by which batches of graphs say how many samples they hold."""
+"""Attributes in which batches of graphs keep their number of samples."""
 _SCALAR_TYPES = (str, bytes, int, float, bool, complex, type(None))
 
 
@@ -39,26 +39,26 @@ class Amount(NamedTuple):
 NOTHING = Amount()
 
 
-def amount(torch: Any, batch: Any, expected: int | None = None) -> Amount:
-    """Of the first tensor with a first dimension: in a tuple the inputs come first, in a mapping
-    `input_ids` is preferred, as every tokenizer names it. `expected` is how many samples the loader
-    puts into a batch, if that is known."""
-    with torch._C.DisableTorchFunction():  # the program's own kinds of tensor must not hear of it
-        told = _stated_samples(torch, batch, _COUNT_ATTRIBUTES, 0)
-        if told:
-            return Amount(told)
+def batch_amount(torch: Any, batch: Any, expected: int | None = None) -> Amount:
+    """Return the samples and tokens of a batch. They are read from its first tensor with a first
+    dimension: in a tuple the inputs come first, and in a mapping `input_ids` is preferred, the name
+    that tokenizers use. `expected` is the loader's batch size, if it is known."""
+    with torch._C.DisableTorchFunction():  # the program's own tensor classes must not notice
+        stated = _stated_samples(torch, batch, _COUNT_ATTRIBUTES, 0)
+        if stated:
+            return Amount(stated)
         tensors = list(_tensors(torch, batch, 0))
         if not tensors:
             return NOTHING
-        found = tensors[0]
-        shape = found.shape
+        first = tensors[0]
+        shape = first.shape
         if not all(type(size) is int for size in shape):  # symbols: the program is being traced
             return NOTHING
         rows = _sample_count(torch, tensors, expected)
-        if not rows or (len(shape) == 1 and found.is_floating_point()):
+        if not rows or (len(shape) == 1 and first.is_floating_point()):
             # The length of one long vector of floats is not a number of samples.
             return Amount(rows) if rows and rows != shape[0] else NOTHING
-        text = len(shape) == 2 and not (found.is_floating_point() or found.is_complex())
+        text = len(shape) == 2 and not (first.is_floating_point() or first.is_complex())
         return Amount(rows, int(shape[0]) * int(shape[1]) if text and rows == shape[0] else 0)
 
 
@@ -106,9 +106,9 @@ def _stated_samples(torch: Any, value: Any, names: tuple[str, ...], depth: int) 
         return int(value.batch_sizes[0]) if len(value.batch_sizes) else 0
     if isinstance(value, tuple | list | Mapping):
         for child in _children(value):
-            told = _stated_samples(torch, child, names, depth + 1)
-            if told:
-                return told
+            stated = _stated_samples(torch, child, names, depth + 1)
+            if stated:
+                return stated
             if isinstance(child, torch.Tensor):
                 names = ("num_graphs",)
         return 0
@@ -140,21 +140,22 @@ def _children(value: Any) -> list[Any]:
 
 
 MAX_WAITING_CALLS = 64
-"""Calls in a row without a backward: more are no probes."""
+"""More calls than this without a backward are not probes."""
 
 
 class Call(Struct):
-    """Of an outermost module, until a backward comes to it."""
+    """A call of an outermost module that no backward has gone through yet."""
 
     root: int
     given: Amount
-    """To the module: where there is no loader."""
+    """Size of the module's inputs; only counted if there is no loader."""
     batch: Amount
-    """From loaders, handed out since the call before."""
+    """Size of the batches that loaders handed out since the previous call."""
     fetched: int
-    """How many batches of the step came before it."""
+    """Number of the step's batches up to this call, its own included."""
     first: int
-    """Of the autograd nodes it made; `end` is beyond the last. Without any it is never a probe."""
+    """Number of the first autograd node that the call made; `end` is one more than the last. A call
+    without nodes is never taken for a probe."""
     end: int = 0
 
     @property
@@ -163,18 +164,22 @@ class Call(Struct):
 
 
 class Calls(Struct):
-    """Calls of outermost modules, and what they were given."""
+    """The calls of outermost modules in a step, and the amount of data that they were given.
+
+    A probe is a call whose result no backward uses, such as a first call to find out shapes. Its
+    batch does not count."""
 
     forwards: int = 0
     batches: Amount = NOTHING
-    """From loaders."""
+    """Size of the counted batches from loaders."""
     given: dict[int, Amount] = {}
-    """To each module: where there is no loader."""
+    """Size of the inputs by module; only counted if there is no loader."""
     waiting: list[Call] = []
-    """That no backward has come to: those made last, or probes."""
+    """Calls that no backward has gone through: the last ones, or probes."""
     running: Call | None = None
-    asked: bool = False
-    """A backward has come: what still waits at the step's end is not of it."""
+    had_backward: bool = False
+    """Whether the step has had a backward. Calls that still wait at its end are then not
+    counted."""
     fetched: int = 0
 
     def batch(self, more: Amount) -> None:
@@ -184,7 +189,7 @@ class Calls(Struct):
         self.given[root] = _total(self.given.get(root, NOTHING), more)
 
     def begins(self, root: int, given: Amount, batch: Amount, first: int) -> None:
-        """`first`: of the autograd nodes that the call will make."""
+        """Note that a call begins; `first` is the number of the next autograd node."""
         self.fetched += bool(batch.samples)
         self.running = Call(root, given, batch, self.fetched, first, first)
         self.waiting.append(self.running)
@@ -197,33 +202,34 @@ class Calls(Struct):
         if self.running is not None:
             self.running.end, self.running = end, None
 
-    def backward(self, met: Callable[[list[Call]], list[bool]]) -> None:
-        """`met`: which of the calls the backward goes through."""
-        self.asked = True
+    def backward(self, find_reached: Callable[[list[Call]], list[bool]]) -> None:
+        """Count the calls that a backward goes through. `find_reached` tells which calls these
+        are."""
+        self.had_backward = True
         if len(self.waiting) <= 1:  # nearly always: 6 µs a step less
             for call in self.waiting:
                 self._take(call)
             self.waiting = []
             return
-        found = met(self.waiting)
-        # None at all: the way to them is not one that autograd shows.
-        nothing = not (any(found) or self.given or self.batches.samples)
-        self._settle([True] * len(found) if nothing else found)
+        reached = find_reached(self.waiting)
+        # If no call is reached, the graph does not show how the loss was computed.
+        nothing = not (any(reached) or self.given or self.batches.samples)
+        self._settle([True] * len(reached) if nothing else reached)
 
-    def _settle(self, met: list[bool]) -> None:
-        """A batch counts with any call that came after it; what makes no node may have made the
-        batch ready for one that does."""
-        counts = {call.fetched for call, one in zip(self.waiting, met, strict=True) if one}
+    def _settle(self, reached: list[bool]) -> None:
+        """Count the batches and inputs of the calls that were reached. A batch counts with any call
+        that came after it, and a call without nodes may have prepared the batch for another."""
+        counts = {call.fetched for call, hit in zip(self.waiting, reached, strict=True) if hit}
         working = {call.fetched for call in self.waiting if call.end > call.first}
-        for call, one in zip(self.waiting, met, strict=True):
+        for call, hit in zip(self.waiting, reached, strict=True):
             if call.fetched in counts or call.fetched not in working:
                 self.batch(call.batch)
                 call.batch = NOTHING
-            if (one or call.end <= call.first) and call.given.samples:
+            if (hit or call.end <= call.first) and call.given.samples:
                 self.give(call.root, call.given)
                 call.given = NOTHING
-        held = {call.fetched for call in self.waiting if call.batch.samples}
-        self.waiting = [c for c in self.waiting if c.given.samples or c.fetched in held]
+        uncounted = {call.fetched for call in self.waiting if call.batch.samples}
+        self.waiting = [c for c in self.waiting if c.given.samples or c.fetched in uncounted]
 
     def _take(self, call: Call) -> None:
         if call.batch.samples:
@@ -232,8 +238,9 @@ class Calls(Struct):
             self.give(call.root, call.given)
 
     def absorb(self, other: "Calls") -> None:
-        """`other` came before: its batches have the lower numbers, and no two have the same. The
-        calls are copied, for a step that is kept beside the whole has them too."""
+        """Add the calls of `other`, which came before. Its batches keep the lower numbers. The
+        calls are copied, because the single step that is kept beside the joined one has them
+        too."""
         if other.fetched:
             self.waiting = [replace(c, fetched=c.fetched + other.fetched) for c in self.waiting]
             self.fetched += other.fetched
@@ -241,40 +248,44 @@ class Calls(Struct):
         self.batch(other.batches)
         for root, amount in other.given.items():
             self.give(root, amount)
-        if other.asked:
+        if other.had_backward:
             self.waiting = [*other.waiting, *self.waiting]
-        else:  # no backward of its own: this one's may be theirs
+        else:  # this step's backward may have gone through the calls of `other`
             for call in other.waiting:
                 self._take(call)
-        self.asked = self.asked or other.asked
+        self.had_backward = self.had_backward or other.had_backward
 
     @property
     def amount(self) -> Amount:
-        """A critic is called three times for one batch, a generator once: the least counts."""
+        """Samples and tokens of the step. Without a loader it is the smallest amount of any module:
+        a critic may be called three times for a batch for which the generator is called once."""
         batches, given = self.batches, dict(self.given)
-        for call in () if self.asked else self.waiting:
+        for call in () if self.had_backward else self.waiting:
             batches = _total(batches, call.batch)
             given[call.root] = _total(given.get(call.root, NOTHING), call.given)
         if batches.samples:
             return batches
-        told = [amount for amount in given.values() if amount.samples]
-        return min(told, key=lambda a: a.samples, default=NOTHING)
+        amounts = [amount for amount in given.values() if amount.samples]
+        return min(amounts, key=lambda a: a.samples, default=NOTHING)
 
 
-def _total(one: Amount, other: Amount) -> Amount:
-    return Amount(one.samples + other.samples, one.tokens + other.tokens)
+def _total(first: Amount, second: Amount) -> Amount:
+    return Amount(first.samples + second.samples, first.tokens + second.tokens)
 
 
 class Counts(Struct):
+    """Everything that was counted in a step."""
+
     trained: Calls
     quiet: Calls
     backwards: int = 0
     optimizer_steps: int = 0
     skipped: bool = False
     overflow: Any = None
-    """Of an optimizer that is told of infinities and skips by itself: a ticket of `Losses`."""
+    """A ticket of `Losses` for the infinities that the scaler found, if the optimizer itself skips
+    the step because of them."""
     loss: Any = None
-    """Of several backwards the last one's: a ticket of `Losses`."""
+    """A ticket of `Losses` for the loss of the last backward."""
     loss_divisor: float = 1.0
     """The number that this loss was divided by just before its backward."""
     regions: dict[str, int] = {}
@@ -284,13 +295,13 @@ class Counts(Struct):
         return Counts(Calls(), Calls())
 
     def work(self, trains: bool) -> Calls:
-        """The calls that are the step's own."""
+        """Return the calls that are the work of the step, and no evaluation."""
         if trains:
             return self.trained
         both = Calls()
         both.absorb(self.trained)
         both.absorb(self.quiet)
-        both.asked = False
+        both.had_backward = False
         return both
 
     @property
@@ -303,12 +314,12 @@ class Counts(Struct):
         return self.loss_divisor if accumulated else 1.0
 
     def count_quiet_as_training(self) -> None:
-        """What did not look like training was."""
+        """Count the calls that did not look like training as training."""
         self.trained.absorb(self.quiet)
         self.quiet = Calls()
 
     def absorb(self, before: "Counts") -> None:
-        """`before` was a part of this step."""
+        """Add the counts of `before`, which turned out to be a part of this step."""
         self.trained.absorb(before.trained)
         self.quiet.absorb(before.quiet)
         self.backwards += before.backwards
@@ -323,13 +334,13 @@ class Counts(Struct):
 
 
 MAX_GRAPH_NODES = 20_000
-"""Of a graph that is walked: 20 ms, twice. A ResNet-50 has 500."""
+"""Number of autograd nodes that are visited at most: 20 ms. A ResNet-50 has 500 nodes."""
 MAX_GRAPH_WALKS = 64
-"""In all: two for each of 32 kinds of steps."""
+"""Number of graphs that are visited at most: two for each of 32 kinds of steps."""
 
 
 class NumberedCall(Protocol):
-    """A call, with the numbers of the nodes made in it: from `first` up to, not with, `end`."""
+    """A call that made the autograd nodes with numbers from `first` to `end` - 1."""
 
     root: int
     first: int
@@ -340,64 +351,71 @@ class NumberedCall(Protocol):
 
 
 class BackwardReach:
+    """Finds out which calls a backward goes through, by visiting the autograd graph. The answer is
+    remembered for steps with the same calls."""
+
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._walks = 0
         self._known: dict[tuple[tuple[int, int], ...], list[bool]] = {}
         self._sure: set[tuple[tuple[int, int], ...]] = set()
-        """Those that two walks in a row agreed on."""
+        """Kinds of steps for which two visits in a row gave the same answer."""
         self._alike: dict[tuple[int, ...], list[bool]] = {}
-        """By modules alone: once enough was walked."""
-        self.number: Callable[[], int] = getattr(torch._C._autograd, "_get_sequence_nr", lambda: 0)
-        """Of the node that comes next; where torch does not tell, no call has any."""
+        """Answers by modules alone, used after `MAX_GRAPH_WALKS` visits."""
+        self.next_node: Callable[[], int] = getattr(
+            torch._C._autograd, "_get_sequence_nr", lambda: 0
+        )
+        """Returns the number of the next node. In a torch without this function no call has
+        nodes."""
 
-    def by(self, tensors: Any, calls: Sequence[NumberedCall]) -> list[bool]:
-        """For each call, in the order they were made, whether a backward from there meets it."""
+    def reached_calls(self, tensors: Any, calls: Sequence[NumberedCall]) -> list[bool]:
+        """Return for each call, in the order of the calls, whether a backward that begins at
+        `tensors` goes through it."""
         if sum(call.end > call.first for call in calls) < 2:
             return [True] * len(calls)
         exact = tuple((call.root, call.samples) for call in calls)
         modules = tuple(call.root for call in calls)
-        found = self._known.get(exact)
-        if found is not None and exact in self._sure:
-            return found
+        known = self._known.get(exact)
+        if known is not None and exact in self._sure:
+            return known
         if self._walks >= MAX_GRAPH_WALKS:
-            return found or self._alike.get(modules) or [True] * len(calls)
+            return known or self._alike.get(modules) or [True] * len(calls)
         self._walks += 1
         walked = self._known[exact] = self._alike[modules] = self._walk(tensors, calls)
-        if walked == found:
+        if walked == known:
             self._sure.add(exact)
         return walked
 
     def _walk(self, tensors: Any, calls: Sequence[NumberedCall]) -> list[bool]:
-        """Where the graph is too large, or not as expected, each of them counts."""
+        """Visit the graph. If it is too large or not as expected, all calls count as reached."""
         try:
             with self._torch._C.DisableTorchFunction():
                 several = isinstance(tensors, tuple | list)
-                roots = [one.grad_fn for one in (tensors if several else (tensors,))]
+                roots = [tensor.grad_fn for tensor in (tensors if several else (tensors,))]
                 return _reached(roots, calls)
-        except Exception:  # a graph of somebody's own kind: none is known to be left out
+        except Exception:  # an unusual graph: no call is known not to be reached
             return [True] * len(calls)
 
 
 def _reached(roots: Sequence[Any], calls: Sequence[NumberedCall]) -> list[bool]:
     starts = [call.first for call in calls]
-    if any(one > other for one, other in pairwise(starts)):
-        return [True] * len(calls)  # made by several threads, each with numbers of its own
-    met = [call.end <= call.first for call in calls]
+    if any(start > following for start, following in pairwise(starts)):
+        return [True] * len(calls)  # several threads made the calls, each with numbers of its own
+    reached = [call.end <= call.first for call in calls]
     left, seen = [node for node in roots if node is not None], dict[int, Any]()
-    while left and not all(met):
+    while left and not all(reached):
         node = left.pop()
         if id(node) in seen:
             continue
-        seen[id(node)] = node  # kept, or its id would be another's
+        seen[id(node)] = node  # kept alive, so that its id is not reused
         if len(seen) > MAX_GRAPH_NODES:
             return [True] * len(calls)
         number = node._sequence_nr()
-        at = bisect_right(starts, number) - 1
-        if at >= 0 and number < calls[at].end:
-            met[at] = True
-        left += [other for other, _ in node.next_functions if other is not None]
-    return met
+        index = bisect_right(starts, number) - 1
+        if index >= 0 and number < calls[index].end:
+            reached[index] = True
+        left += [parent for parent, _ in node.next_functions if parent is not None]
+    return reached
 
 
 _LOSS_SLOTS = 512
@@ -406,6 +424,9 @@ _NOT_SCALED: tuple[Any, Any, float] = (None, None, 1.0)
 
 
 class Losses:
+    """Reads losses without making the host wait for a device: `note` returns a ticket, which `read`
+    turns into a number once the device is past the step."""
+
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._slots: Any = None
@@ -430,11 +451,13 @@ class Losses:
         return note(tensors), self.divisor(tensors)
 
     def note(self, tensors: Any) -> Any:
-        """A ticket for `read`; None where there is no single number."""
+        """Return a ticket for `read`; None if the loss is not a single number."""
         first = _first(tensors)
         torch = self._torch
         if type(first) is not torch.Tensor or torch._C._len_torch_dispatch_stack():
-            return None  # the program's own kind of tensor, or a mode of its own that would see us
+            return (
+                None  # a tensor class or a dispatch mode of the program's own, which would notice
+            )
         if first.is_cpu and not torch._C._len_torch_function_stack():
             return first.item() if first.numel() == 1 and not first.is_complex() else None
         with torch._C.DisableTorchFunction():
@@ -481,8 +504,8 @@ class Losses:
         return (slot, self._next)
 
     def read(self, ticket: Any) -> tuple[float | None, str]:
-        """The loss, or what it is instead: nan, inf, -inf. Call when the device is past the
-        step."""
+        """Return the loss and "", or None and the text nan, inf or -inf. Call this when the device
+        is past the step."""
         value = self._value(ticket)
         if value is None or math.isfinite(value):
             return value, ""
@@ -494,7 +517,7 @@ class Losses:
         if isinstance(ticket, tuple):
             slot, number = ticket
             if self._next - number >= _LOSS_SLOTS:
-                return None  # overwritten since
+                return None  # the slot was overwritten
             ticket = float(self._slots[slot])
         return float(ticket)
 
@@ -504,6 +527,8 @@ def _first(tensors: Any) -> Any:
 
 
 class Draft(Struct):
+    """A finished step whose loss and device time may not be known yet."""
+
     index: int
     start_ns: int
     dur_ns: int
@@ -518,7 +543,7 @@ class Draft(Struct):
     detailed: bool = True
 
     def absorb(self, before: "Draft") -> None:
-        """`before` was a part of this step."""
+        """Add `before`, which turned out to be a part of this step."""
         self.start_ns = before.start_ns
         self.dur_ns += before.dur_ns
         self.spent = [a + b for a, b in zip(self.spent, before.spent, strict=True)]
@@ -555,16 +580,17 @@ class Draft(Struct):
 
 
 class Drafts:
-    """Finished steps, oldest first, until nothing is left to learn about them."""
+    """Finished steps, oldest first, that wait until everything about them is known."""
 
     def __init__(self, losses: Losses) -> None:
         self._losses = losses
         self._waiting: deque[Draft] = deque()
         self.whole: Draft | None = None
-        """All steps since the beginning as one, while it may still turn out that they are."""
+        """All steps so far joined into one, as long as they may turn out to be a single step."""
 
     def add(self, draft: Draft, uncertain: bool) -> None:
-        """`uncertain`: what ends a step may still turn out to be something else."""
+        """Add a finished step. `uncertain` says that all steps so far may still turn out to be a
+        single step."""
         if uncertain:
             whole = Draft(
                 draft.index, draft.start_ns, draft.dur_ns, draft.spent, draft.window,
@@ -579,7 +605,7 @@ class Drafts:
         self._waiting.append(draft)
 
     def merged(self, draft: Draft) -> Draft:
-        """`draft` with everything before it, as the first step."""
+        """Return `draft` joined with all steps before it, as the first step."""
         if self.whole is not None:
             draft.absorb(self.whole)
         return draft
@@ -595,13 +621,13 @@ class Drafts:
                 return
 
     def rest(self) -> list[Step]:
-        """All of them; where the device has not said how long they took, nothing is known of it."""
+        """Return all steps that wait, some perhaps without their device time."""
         done = [draft.step(self._losses) for draft in self._waiting]
         self._waiting.clear()
         return done
 
     def until(self, index: int) -> list[Step]:
-        """All up to `index`: the device is past them."""
+        """Return the steps up to `index`, which the device has completed."""
         done = []
         while self._waiting and self._waiting[0].index <= index:
             done.append(self._waiting.popleft().step(self._losses))

@@ -1,8 +1,9 @@
-"""Kineto's own words, held back: it writes two lines to the program's stderr for each trace.
+"""The traced window: torch's profiler is started, stopped and exported without the program
+noticing.
 
-Its level of severity is a variable of the library, set while we start, stop or export. Turning
-stderr itself away would lose what other threads of the program write in that time.
-"""
+Kineto writes two lines to the program's stderr for each trace. They are suppressed by a variable of
+the library, which holds its log level. Redirecting stderr itself would lose what other threads of
+the program write meanwhile."""
 
 import contextlib
 import ctypes
@@ -17,7 +18,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from ridgeline.harness.capture import tracing
 from ridgeline.harness.capture.places import is_user_file
 from ridgeline.records.run import CallSeen, NoTrace
 from ridgeline.records.run_directory import RunDirectory
@@ -26,13 +26,13 @@ _LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
 _VARIABLE = "KINETO_LOG_LEVEL"
 _SILENT = 100
 _AFTER_INIT = 4
-"""What torch itself sets when Kineto is first used."""
+"""The log level that torch sets when Kineto is first used."""
 
 
 @contextlib.contextmanager
 def kineto_silenced(torch: Any) -> Any:
     level = _level(torch)
-    if level is None or _VARIABLE in os.environ:  # whoever set it wants to read it
+    if level is None or _VARIABLE in os.environ:  # a user who set the variable wants the log
         yield
         return
     before = level.value
@@ -48,7 +48,8 @@ def kineto_silenced(torch: Any) -> Any:
 
 
 def _level(torch: Any) -> Any:
-    """None where this torch keeps it elsewhere: then the two lines are seen."""
+    """Return the library's log level; None if this version of torch keeps it elsewhere, so that the
+    two lines cannot be suppressed."""
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         return ctypes.c_int.in_dll(library, _LEVEL)
@@ -73,13 +74,13 @@ def calls_seen(profiler: Any) -> tuple[CallSeen, ...]:
     events or lines."""
     waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
     files = _OwnFiles()
-    found: dict[tuple[str, int, str], int] = {}
-    end, looked = perf_counter() + MAX_WALK_S, 0
+    counts: dict[tuple[str, int, str], int] = {}
+    end, visited = perf_counter() + MAX_WALK_S, 0
     while waiting:
         event = waiting.pop()
         waiting.extend(event.children)
-        looked += 1
-        if looked % _EVENTS_BETWEEN_CLOCKS == 0 and perf_counter() > end:
+        visited += 1
+        if visited % _EVENTS_BETWEEN_CLOCKS == 0 and perf_counter() > end:
             return ()
         caller = getattr(event.typed[1], "caller", None)  # only Python and built-in calls have it
         if caller is None:
@@ -87,12 +88,12 @@ def calls_seen(profiler: Any) -> tuple[CallSeen, ...]:
         file, name = files[caller.file_name], _callee(event.name)
         if file and name:
             key = (file, caller.line_number, name)
-            found[key] = found.get(key, 0) + 1
-    if len(found) > MAX_LINES:
+            counts[key] = counts.get(key, 0) + 1
+    if len(counts) > MAX_LINES:
         return ()
     return tuple(
         CallSeen(file=file, line=line, name=name, times=times)
-        for (file, line, name), times in sorted(found.items())
+        for (file, line, name), times in sorted(counts.items())
     )
 
 
@@ -125,7 +126,8 @@ _BLOCK = 1 << 20
 
 
 def pack(directory: RunDirectory) -> None:
-    """trace-rank<N>.json → trace-rank<N>.json.gz, by rename. What fails stays as it was."""
+    """Compress each trace-rank<N>.json to trace-rank<N>.json.gz. A file for which that fails stays
+    as it was."""
     for plain in sorted(directory.path.glob("trace-rank*.json")):
         with contextlib.suppress(OSError):
             _pack(plain, plain.with_name(plain.name + ".gz"))
@@ -157,7 +159,8 @@ def _packer() -> Any:
 MIN_FREE_BYTES = 512 * 1024 * 1024
 _SEARCHED_BYTES = 8 * 1024 * 1024
 MAX_TRACE_BYTES = 2 * 1024 * 1024 * 1024
-"""Of a trace as text. Three steps of a large model with stacks are 50 to 200 MB."""
+"""Largest trace, as text, that is kept. Three steps of a large model with stacks take 50 to 200 MB.
+"""
 
 
 class Tracing:
@@ -172,9 +175,9 @@ class Tracing:
         self._log_level = LogLevel(torch)
         self.starting = False
         self.used = False
-        """Kineto runs a thread from its first trace to the process's end."""
+        """Whether a trace was ever started. Kineto then has a thread until the process ends."""
         self.names_modules = False
-        """Calls of modules were recognised by our code object: the profiler met it first."""
+        """Whether the profiler has learned to recognise calls of modules by our code object."""
         self.calls: tuple[CallSeen, ...] = ()
         """The calls that lines of the user's own code made in the traced steps."""
 
@@ -194,10 +197,10 @@ class Tracing:
         activities = [profiler.ProfilerActivity.CPU]
         if cuda:
             activities.append(profiler.ProfilerActivity.CUDA)
-        # The program's own sys.setprofile (cProfile) and stacks cannot both be had.
+        # Stacks cannot be recorded while the program itself uses sys.setprofile, as cProfile does.
         stacks = sys.getprofile() is None
-        # With memory the allocator warns, on the program's stderr, of each thousandth block that
-        # is older than the trace: only where it can be told not to.
+        # With memory events the allocator warns on the program's stderr of every thousandth block
+        # that is older than the trace. So they are recorded only if the warnings can be turned off.
         memory = self._log_level.raised()
         self.starting = self.used = True
         try:
@@ -227,18 +230,18 @@ class Tracing:
 
     @contextlib.contextmanager
     def _silent(self) -> Any:
-        with self._hidden(), tracing.kineto_silenced(self._torch):
+        with self._hidden(), kineto_silenced(self._torch):
             yield
 
     @contextlib.contextmanager
     def _hidden(self) -> Any:
-        """The profiler's marks are operators: modes of the program's own must not be told them."""
+        """Hide the profiler's marks, which are operators, from dispatch modes of the program."""
         modes = importlib.import_module("torch.utils._python_dispatch")
         with self._torch._C.DisableTorchFunction(), modes._disable_current_modes():
             yield
 
     def stop(self, keep: bool) -> Path | None:
-        """Ends the window; the trace's file, or None where there is none."""
+        """End the window and return the trace's file; None if no trace was kept."""
         made, self._profiler = self._profiler, None
         theirs = sys.getprofile()
         try:
@@ -264,7 +267,7 @@ class Tracing:
             with open(partial, "rb") as file:
                 self.names_modules = b"nn.Module: " in file.read(_SEARCHED_BYTES)
             os.replace(partial, self._target)
-            with contextlib.suppress(Exception):  # another version of the profiler
+            with contextlib.suppress(Exception):  # versions of the profiler differ
                 self.calls = calls_seen(made)
         finally:
             partial.unlink(missing_ok=True)
@@ -281,8 +284,8 @@ def _free(profiler: Any) -> None:
 
 @contextlib.contextmanager
 def _without_advice() -> Any:
-    """torch 2.11 warns, on the program's stderr, of a second cycle that we never begin. Said once a
-    process, the program's own profiler may still say it."""
+    """Suppress a warning of torch 2.11 about a second profiling cycle, which we never begin. torch
+    warns once per process, so the program's own profiler can still cause the warning."""
     module = importlib.import_module("torch.profiler.profiler")
     theirs = getattr(module, "_warn_once", None)
     if theirs is None:
@@ -296,7 +299,7 @@ def _without_advice() -> Any:
 
 
 class LogLevel:
-    """The level of torch's C++ log: errors only while the trace runs."""
+    """Sets torch's C++ log to errors only while the trace runs."""
 
     _WARNING, _ERROR = 1, 2
 
@@ -323,9 +326,10 @@ class LogLevel:
 
 
 def end_without_kineto() -> None:
-    """In a child forked after a trace: Kineto would wait at the very end for a thread that only the
-    parent has, for ever. The C library leaves with the child's own exit code before it comes to
-    that, its streams written out. Children of multiprocessing leave that way anyway."""
+    """Make a child that was forked after a trace exit before Kineto's own exit handler. That
+    handler would wait for ever for a thread that only the parent has. The C library flushes its
+    streams and exits with the child's own exit code. Children of multiprocessing exit like this
+    anyway."""
     import ctypes
 
     libc = ctypes.CDLL(None)
@@ -334,7 +338,7 @@ def end_without_kineto() -> None:
 
 
 def _give_back(hook: Any) -> None:
-    """The program set its own profile function meanwhile, and stopping ours took it away."""
+    """Restore the program's profile function, which stopping our trace has removed."""
     enable = getattr(hook, "enable", None)
     if callable(enable):
         enable()  # cProfile's object

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ridgeline.harness.capture.step_counts import amount
+from ridgeline.harness.capture.step_counts import batch_amount
 from ridgeline.harness.trials import tensor_prints as prints
 from ridgeline.harness.trials.float64_reference import (
     NO_REFERENCE,
@@ -98,7 +98,7 @@ class Watch:
             if self._first is None and not self._cannot_copy:
                 self._keep_first(module, args, kwargs)
             inputs = (*args, *kwargs.values())
-            self._samples = (self._samples or 0) + amount(self._torch, inputs).samples
+            self._samples = (self._samples or 0) + batch_amount(self._torch, inputs).samples
             data = next(
                 (
                     tensor

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from ridgeline.harness.capture.step_counts import Amount, amount
+from ridgeline.harness.capture.step_counts import Amount, batch_amount
 
 NODES, EDGES, GRAPHS = 90, 400, 6
 FEATURES = torch.randn(NODES, 16)
@@ -41,25 +41,25 @@ class Raises:
     ids=["num_graphs", "batch_size", "with labels", "after its features", "in a mapping"],
 )
 def test_a_batch_of_graphs_says_how_many_there_are(batch: Any) -> None:
-    assert amount(torch, batch) == Amount(GRAPHS)
+    assert batch_amount(torch, batch) == Amount(GRAPHS)
 
 
 def test_the_vector_of_graph_numbers_tells_the_number_of_graphs() -> None:
-    assert amount(torch, (FEATURES, PAIRS, WHOSE)) == Amount(GRAPHS)
+    assert batch_amount(torch, (FEATURES, PAIRS, WHOSE)) == Amount(GRAPHS)
 
 
 def test_nodes_of_an_unknown_number_of_graphs_are_not_counted_as_samples() -> None:
-    assert amount(torch, (FEATURES, PAIRS)) == Amount()
+    assert batch_amount(torch, (FEATURES, PAIRS)) == Amount()
 
 
 @pytest.mark.parametrize("batch", [(FEATURES, LABELS), (FEATURES, PAIRS, LABELS), FEATURES[:89]])
 def test_the_loaders_batch_size_counts_where_rows_are_not_samples(batch: Any) -> None:
-    assert amount(torch, batch, GRAPHS) == Amount(GRAPHS)
+    assert batch_amount(torch, batch, GRAPHS) == Amount(GRAPHS)
 
 
 def test_a_packed_sequence_has_as_many_samples_as_sequences() -> None:
     packed = torch.nn.utils.rnn.pack_sequence([torch.randn(n, 4) for n in (9, 5, 2)])
-    assert amount(torch, (packed, LABELS)) == Amount(3)
+    assert batch_amount(torch, (packed, LABELS)) == Amount(3)
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_a_packed_sequence_has_as_many_samples_as_sequences() -> None:
 def test_rows_of_the_first_tensor_are_samples(
     batch: Any, expected: int | None, found: Amount
 ) -> None:
-    assert amount(torch, batch, expected) == found
+    assert batch_amount(torch, batch, expected) == found

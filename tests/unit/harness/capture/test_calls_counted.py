@@ -28,13 +28,13 @@ class Loop:
         calls = Calls()
         one, other = self._call(calls), self._call(calls)
         loss = other if probe else one + other
-        calls.backward(lambda waiting: self.answered.by(loss, waiting))
+        calls.backward(lambda waiting: self.answered.reached_calls(loss, waiting))
         return calls.amount.samples
 
     def _call(self, calls: Calls) -> Tensor:
-        calls.begins(id(self.model), Amount(2, 0), NOTHING, self.answered.number())
+        calls.begins(id(self.model), Amount(2, 0), NOTHING, self.answered.next_node())
         out: Tensor = self.model(torch.randn(2, 4)).sum()
-        calls.ends(self.answered.number())
+        calls.ends(self.answered.next_node())
         return out
 
 

@@ -143,9 +143,9 @@ def test_an_evaluation_before_training_is_no_step(evaluations: int) -> None:
 def test_what_the_program_says_comes_before_all_else() -> None:
     stepping = Stepping()
     train(stepping)
-    assert stepping.said() is End.MERGE
+    assert stepping.user_ended_step() is End.MERGE
     assert train(stepping)[-1] is End.NO
-    assert stepping.said() is End.PLAIN
+    assert stepping.user_ended_step() is End.PLAIN
     assert stepping.counted == 2
 
 
