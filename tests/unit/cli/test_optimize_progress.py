@@ -19,7 +19,7 @@ def compiled(status: Any, why: str, **told: Any) -> Rung:
     return Rung(fix="compile", title="torch.compile", status=status, reason=reason, **told)
 
 
-def test_a_change_is_named_with_those_it_was_tried_with() -> None:
+def test_a_fix_is_named_with_the_fixes_it_was_tried_with() -> None:
     both = compiled("rejected", "worse", ratio=SLOWER, together=("channels-last",))
     assert settled(both) == (
         "✗ torch.compile with channels-last convolutions: rejected, worse: 0.90 × [0.85, 0.95]"
@@ -30,17 +30,17 @@ def test_a_change_is_named_with_those_it_was_tried_with() -> None:
     )
 
 
-def test_alone_it_is_named_alone() -> None:
+def test_a_fix_that_was_tried_alone_is_named_alone() -> None:
     alone = compiled("rejected", "worse: 0.90 × [0.85, 0.95]", ratio=SLOWER)
     assert settled(alone).startswith("✗ torch.compile: rejected, ")
 
 
-def test_what_is_dropped_later_is_dropped_by_itself() -> None:
+def test_a_fix_that_is_dropped_later_is_named_without_partners() -> None:
     gone = compiled("dropped", "no longer of use", together=("channels-last",))
     assert settled(gone) == "✗ torch.compile: dropped, no longer of use"
 
 
-def test_the_clock_goes_on_while_nothing_happens() -> None:
+def test_the_progress_line_shows_the_current_time_at_each_redraw() -> None:
     times = iter(["0:01 of 10:00", "0:02 of 10:00"])
     line = ClockedLine(lambda: next(times))
     line.say("trying [fused] optimizers")
@@ -55,7 +55,7 @@ def test_the_clock_goes_on_while_nothing_happens() -> None:
     ]
 
 
-def test_off_a_terminal_only_events_make_a_line(
+def test_without_a_terminal_each_event_prints_a_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(optimize_progress.time, "monotonic", iter((0.0, 61.0, 99.0)).__next__)

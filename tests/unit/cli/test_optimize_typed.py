@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--lr 0.1 -m package.train --epochs 1", "-m package.train --lr 0.1 --epochs 1"),
     ],
 )
-def test_the_scripts_options_before_the_script_are_answered_with_the_right_command(
+def test_script_options_before_the_script_give_an_error_with_the_right_command(
     typed: str, right: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -45,7 +45,7 @@ def test_the_right_command_runs_the_script_with_its_options() -> None:
     assert given == Given("script", "train.py", ("--lr", "0.1", "a b"))
 
 
-def test_a_flag_of_ours_with_a_value_is_taken_for_the_scripts() -> None:
+def test_a_flag_followed_by_a_value_belongs_to_the_script() -> None:
     """`--batch 8`: the option is known, and 8 would be the script."""
     words = ["--batch", "8", "train.py"]
     with pytest.raises(UsageError) as caught:
@@ -54,7 +54,7 @@ def test_a_flag_of_ours_with_a_value_is_taken_for_the_scripts() -> None:
     assert caught.value.hint.endswith("ridgeline optimize train.py --batch 8")
 
 
-def test_a_script_that_is_not_there_is_not_answered_with_another(folder: Path) -> None:
+def test_a_missing_script_is_not_replaced_by_another_file(folder: Path) -> None:
     words = ["trian.py", "--config", "train.py"]
     with pytest.raises(UsageError) as caught:
         command.main(words, standalone_mode=False)
@@ -62,19 +62,19 @@ def test_a_script_that_is_not_there_is_not_answered_with_another(folder: Path) -
     assert caught.value.hint == f"looked for it in {folder}"
 
 
-def test_run_answers_in_the_same_way() -> None:
+def test_run_gives_the_same_error() -> None:
     with pytest.raises(UsageError) as caught:
         run.make_context("run", ["--lr", "0.1", "train.py"])
     assert caught.value.hint.endswith("ridgeline run train.py --lr 0.1")
 
 
-def test_a_slip_in_an_option_of_ours_is_called_so() -> None:
+def test_a_misspelt_option_is_recognised() -> None:
     with pytest.raises(UsageError) as caught:
         command.make_context("optimize", ["--budgte", "5m", "train.py"])
     assert caught.value.message == "no such option --budgte, did you mean --budget?"
 
 
-def test_a_name_that_is_no_change_is_answered_with_those_that_can_be_allowed() -> None:
+def test_an_unknown_fix_name_lists_the_fixes_that_can_be_allowed() -> None:
     with pytest.raises(UsageError) as caught:
         _allowed("int8-dynamic,magic")
     assert caught.value.message == "--allow magic: there is no such fix"
@@ -84,7 +84,7 @@ def test_a_name_that_is_no_change_is_answered_with_those_that_can_be_allowed() -
 @pytest.mark.parametrize(
     ("name", "alters"), [("tf32", "rounding alone"), ("pin-memory", "nothing")]
 )
-def test_a_name_that_needs_no_allowing_is_told_so(
+def test_allowing_a_fix_that_needs_no_permission_is_reported(
     name: str, alters: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _allowed(f"{name}, int8-dynamic,int8-dynamic") == ("int8-dynamic",)
@@ -96,7 +96,7 @@ def test_a_name_that_needs_no_allowing_is_told_so(
     )
 
 
-def test_a_name_that_can_be_allowed_is_allowed_without_a_word(
+def test_allowing_a_fix_that_needs_permission_prints_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert _allowed("fp8-linear,int8-dynamic") == ("fp8-linear", "int8-dynamic")
@@ -126,11 +126,11 @@ def test_the_command_with_more_time_is_the_same_but_for_the_time(
     assert command.again(words, budget_s=1200.0) == f"ridgeline optimize {expected}"
 
 
-def test_odd_times_are_told_in_seconds() -> None:
+def test_times_that_are_not_whole_minutes_are_printed_in_seconds() -> None:
     assert command.again(["a.py"], budget_s=90.0) == "ridgeline optimize --budget 90s a.py"
 
 
-def test_the_same_again_measures_anew_and_continuing_does_not() -> None:
+def test_repeating_measures_anew_and_continuing_does_not() -> None:
     words = ["--budget", "90s", "--fresh", "train.py", "--fresh"]
     assert command.again(words) == "ridgeline optimize --budget 90s train.py --fresh"
     assert command.again(["train.py"], fresh=True) == "ridgeline optimize --fresh train.py"

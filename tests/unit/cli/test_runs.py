@@ -39,14 +39,14 @@ def shown(*lines: RunLine, width: int = 100) -> list[str]:
     [(7, "finished", "exit 7"), (0, "finished", "finished"), (None, "finished", "finished"),
      (1, "raised", "raised")],
 )  # fmt: skip
-def test_a_program_that_left_with_a_code_of_its_own_shows_it(
+def test_the_exit_code_of_a_program_is_shown(
     tmp_path: Path, code: int | None, status: Status, words: str
 ) -> None:
     assert f" {words} " in shown(run_line(made(tmp_path, code, status)))[4]
 
 
 @pytest.mark.parametrize("width", [40, 50, 60])
-def test_a_narrow_terminal_loses_columns_and_no_words(tmp_path: Path, width: int) -> None:
+def test_a_narrow_terminal_drops_columns_but_no_words(tmp_path: Path, width: int) -> None:
     run = made(tmp_path)
     run.write_whole("summary.json", msgspec.json.encode(made_up_run.summary()))
     header, row = shown(run_line(run), width=width)[3:5]
@@ -103,7 +103,7 @@ def test_a_damaged_run_says_why_and_stops_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nasty", NASTY)
-def test_names_from_outside_stay_words(nasty: str) -> None:
+def test_markup_in_names_is_printed_as_text(nasty: str) -> None:
     line = RunLine(name=nasty, path=nasty, status="damaged", damaged=nasty, finding=nasty)
     text = "\n".join(shown(line, width=200))
     assert not {"\x1b", "\x9b", "\u202e", "\x07"} & set(text)

@@ -104,6 +104,6 @@ def test_a_cell_is_profiled(
 
 
 @pytest.mark.parametrize("line", ["--steps", "--steps many", "--colour"])
-def test_a_wrong_word_after_the_magic_is_named(line: str) -> None:
+def test_an_unknown_option_of_the_magic_is_named(line: str) -> None:
     with pytest.raises(ValueError, match=line.split()[0]):
         profile_of_line(line)

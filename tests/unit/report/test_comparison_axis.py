@@ -32,13 +32,13 @@ def test_halving_and_doubling_lie_equally_far_from_1() -> None:
     assert found.place(1) - found.place(0.5) == pytest.approx(found.place(2) - found.place(1))
 
 
-def test_what_has_no_end_lies_at_the_edge() -> None:
+def test_an_infinite_end_of_an_interval_lies_at_the_edge() -> None:
     found = axis([(0.0, 1.2, inf)], 0.02)
     assert found.place(inf) == 1
     assert found.place(0.0) == 0
 
 
-def test_an_variant_of_which_nothing_is_known_leaves_the_others_room() -> None:
+def test_a_variant_without_figures_leaves_room_for_the_others() -> None:
     lost = Control(estimate=estimate(3.4, 1e-7, 9e7), floor=2.4, differs=False)
     control, fast, *_ = draw(
         comparison(candidate(figure=estimate(14.5, 9.0, 24.0)), control=lost), 80
@@ -70,7 +70,7 @@ def test_a_long_name_keeps_its_end() -> None:
     assert "some_candidate.py:step " in lines[1]
 
 
-def test_where_there_is_no_room_there_is_no_chart() -> None:
+def test_a_terminal_without_room_gets_no_chart() -> None:
     assert draw(comparison(), 30) == []
 
 

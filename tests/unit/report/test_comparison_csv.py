@@ -20,7 +20,7 @@ def rows(text: str) -> list[list[str]]:
     return list(csv_module.reader(io.StringIO(text)))
 
 
-def test_a_row_a_sample_round_by_round() -> None:
+def test_each_sample_has_a_row_in_order_of_rounds() -> None:
     table = rows(csv(comparison()))
     assert table[0] == ["round", "arm", "ns"]
     assert table[1] == ["1", "baseline", "12300000.0"]
@@ -28,7 +28,7 @@ def test_a_row_a_sample_round_by_round() -> None:
     assert len(table) == 1 + 2 * 60
 
 
-def test_an_variant_with_fewer_samples_has_fewer_rows() -> None:
+def test_a_variant_with_fewer_samples_has_fewer_rows() -> None:
     short = comparison(
         candidate(of_variant={"samples_ns": (1.0,)}), baseline=variant("s", samples_ns=())
     )
@@ -36,11 +36,11 @@ def test_an_variant_with_fewer_samples_has_fewer_rows() -> None:
 
 
 @pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@x", "+1", "-1"])
-def test_a_spreadsheet_runs_no_name(name: str) -> None:
+def test_no_name_is_run_as_a_spreadsheet_formula(name: str) -> None:
     assert {row[1] for row in rows(csv(with_names(name)))} == {"arm", "baseline", f"'{name}"}
 
 
-def test_a_row_a_pair_with_the_reason_of_those_not_measured() -> None:
+def test_each_pair_has_a_row_with_the_reason_if_it_was_not_measured() -> None:
     header, *table = rows(renderer.render(pair_folder.figures(folder())))
     found = {row[0]: dict(zip(header, row, strict=True)) for row in table}
     assert len(found) == 7

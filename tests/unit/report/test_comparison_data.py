@@ -85,7 +85,7 @@ def test_what_is_not_a_number_is_null_in_json() -> None:
     assert "Infinity" not in text
 
 
-def test_all_that_was_set_in_advance_is_in_it() -> None:
+def test_the_document_has_every_setting_made_in_advance() -> None:
     d = data(comparison())
     told = {
         key: d[key] for key in ("goal", "threshold", "alpha", "rounds", "mode", "unit", "cache")
@@ -107,7 +107,7 @@ def test_a_candidate_that_broke_is_named() -> None:
     ]
 
 
-def test_no_samples_make_a_document_too() -> None:
+def test_a_comparison_without_samples_has_a_document() -> None:
     empty = candidate(of_variant={"samples_ns": ()})
     assert data(comparison(empty))["samples"]["fast.py:step"]["values"] == []
 

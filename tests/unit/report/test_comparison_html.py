@@ -85,7 +85,7 @@ def test_all_three_plots_are_there_with_words_for_those_who_cannot_see_them() ->
 
 
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", '"><img src=x>', "</style></svg>"])
-def test_a_name_brings_no_tag_along(name: str) -> None:
+def test_html_in_a_name_is_escaped(name: str) -> None:
     assert tags(html(with_names(name))) == tags(html(with_names("plain")))
 
 
@@ -95,7 +95,7 @@ def test_without_samples_the_page_has_its_table_and_its_intervals() -> None:
     assert "Ratios with their intervals" in page
 
 
-def test_guards_and_versions_are_told_in_full() -> None:
+def test_guards_and_versions_are_listed_in_full() -> None:
     page = html(comparison())
     assert (
         '<dt class="plain">roofline floor</dt><dd>not looked for: no ceiling is known</dd>' in page

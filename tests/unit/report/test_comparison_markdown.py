@@ -60,7 +60,7 @@ def test_markdown_inside_details_stands_after_an_empty_line() -> None:
 
 
 @pytest.mark.parametrize("name", ["a|b", "<script>", "</td></details>", "`x`|[y](javascript:z)"])
-def test_a_name_breaks_out_of_nothing(name: str) -> None:
+def test_markdown_in_a_name_is_escaped(name: str) -> None:
     text = markdown(with_names(name))
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {5}
@@ -95,6 +95,6 @@ def test_a_folder_is_one_table_and_a_fold_for_each_measured_pair() -> None:
     assert "\nFASTER 1.31 ×" in text
 
 
-def test_no_samples_are_no_trouble() -> None:
+def test_a_comparison_without_samples_is_rendered() -> None:
     c = replace(comparison(candidate(of_variant={"samples_ns": ()})), notes=("odd",))
     assert "- **note**: odd" in markdown(c)

@@ -103,7 +103,7 @@ def test_by_item_the_ratios_are_of_time_an_item() -> None:
 
 
 @pytest.mark.parametrize("values", [(), (1e7,)])
-def test_too_little_to_draw_is_not_drawn(values: tuple[float, ...]) -> None:
+def test_a_chart_with_too_few_values_is_not_drawn(values: tuple[float, ...]) -> None:
     c = comparison(
         candidate(of_variant={"samples_ns": values}), baseline=variant("s", samples_ns=values)
     )

@@ -59,19 +59,19 @@ def test_on_a_narrow_terminal_the_answer_stands_alone_in_it() -> None:
     assert lines[1].startswith(" fast.py:step against slow.py:step · results equal")
 
 
-def test_slower_is_said_as_plainly() -> None:
+def test_a_slower_candidate_has_the_same_form_of_answer() -> None:
     slow = candidate(verdict="SLOWER", figure=estimate(0.77, 0.75, 0.79))
     assert first(comparison(slow)).startswith("SLOWER 0.77 × [0.75, 0.79]   ")
 
 
-def test_the_same_says_what_same_means() -> None:
+def test_a_same_verdict_states_the_threshold() -> None:
     same = candidate(verdict="SAME", figure=estimate(1.0, 0.99, 1.01), reason=SAME)
     lines = shown(comparison(same)).splitlines()
     assert lines[0].startswith(" SAME 1.00 × [0.99, 1.01]")
     assert lines[1] == " any difference is below the 2 % that matters: 0.990 to 1.010 ×"
 
 
-def test_undecided_says_why_and_what_would_decide() -> None:
+def test_an_undecided_verdict_gives_the_reason_and_the_remedy() -> None:
     text = shown(undecided())
     assert text.startswith(" UNDECIDED 1.02 × [0.99, 1.05]")
     assert "the interval reaches from 0.991 to 1.046; about 4 × as many rounds" in text
@@ -114,7 +114,7 @@ def test_memory_that_was_not_measured_is_not_zero() -> None:
     )
 
 
-def test_throughput_shows_rates_and_what_became_of_a_call() -> None:
+def test_throughput_shows_rates_and_the_time_of_a_call() -> None:
     wide = candidate(
         figure=estimate(1.6, 1.55, 1.65),
         median_ns=20e6,
@@ -127,7 +127,7 @@ def test_throughput_shows_rates_and_what_became_of_a_call() -> None:
     assert "of time an item" in shown(c)
 
 
-def test_throughput_without_items_is_said_as_speed() -> None:
+def test_throughput_without_items_is_reported_as_speed() -> None:
     assert first(comparison(goal="throughput")).startswith("FASTER 1.31 × [1.27, 1.35]")
 
 
@@ -161,7 +161,7 @@ def test_each_of_several_has_its_row_with_its_verdict() -> None:
     assert any("same.py:step SAME: any difference is below the 2 %" in line for line in lines)
 
 
-def test_none_of_several_is_said() -> None:
+def test_the_answer_says_when_no_candidate_reached_the_goal() -> None:
     one, two = (candidate(n, "SLOWER", estimate(0.8, 0.7, 0.9)) for n in ("a.py:f", "b.py:f"))
     assert first(comparison(one, two)) == "NONE OF 2 FASTER   against slow.py:step · 2 SLOWER"
 
@@ -175,7 +175,7 @@ def test_a_candidate_that_broke_has_a_row_and_a_reason() -> None:
     assert "bad.py:step: it raised ValueError; fix it" in text
 
 
-def test_nothing_left_to_compare_is_no_crash() -> None:
+def test_a_comparison_without_measured_candidates_is_rendered() -> None:
     broken = Skipped(name="bad.py:step", status="BROKEN", reason="it raised")
     c = replace(comparison(broken=(broken,)), candidates=())
     assert first(c) == "NOTHING COMPARED   against slow.py:step · 1 BROKEN"
@@ -206,7 +206,7 @@ def test_guards_that_warned_are_named_and_those_not_looked_for_too() -> None:
     assert "1 passed; not looked for: roofline floor" in text
 
 
-def test_drift_and_order_speak_only_when_significant() -> None:
+def test_drift_and_order_are_noted_only_when_significant() -> None:
     quiet = shown(comparison())
     assert "drift" not in quiet
     assert "order" not in quiet
@@ -221,16 +221,16 @@ def test_drift_and_order_speak_only_when_significant() -> None:
     assert "--isolate" in loud.splitlines()[-1]
 
 
-def test_processes_of_their_own_are_not_advised_to_who_has_them() -> None:
+def test_isolation_is_not_advised_to_an_isolated_comparison() -> None:
     order = OrderEffect(share=0.05, significant=True)
     assert "--isolate" not in shown(comparison(order=order, mode="isolated processes"))
 
 
-def test_a_control_that_differs_is_said_first() -> None:
+def test_a_control_that_differs_is_the_first_note() -> None:
     control = Control(estimate=estimate(1.05, 1.02, 1.08), floor=0.03, differs=True)
     text = shown(undecided(control=control))
-    assert "identical code was told apart: A/A 1.05 × [1.02, 1.08]" in text
-    assert text.index("told apart") < text.index("worst error")
+    assert "identical code measured different: A/A 1.05 × [1.02, 1.08]" in text
+    assert text.index("measured different") < text.index("worst error")
 
 
 def test_outliers_discarded_rounds_and_compilations_are_counted() -> None:
@@ -245,24 +245,24 @@ def test_outliers_discarded_rounds_and_compilations_are_counted() -> None:
     )
     text = shown(comparison(odd))
     assert "fast.py:step 3 of 60, 1 severe" in text
-    assert "4 rounds left out, taken while the device was throttled" in text
-    assert "fast.py:step: 2 compilations while the rounds ran" in text
-    assert "fast.py:step had not become steady after 40 calls" in text
+    assert "4 rounds discarded, because the device was throttled" in text
+    assert "fast.py:step: 2 compilations during the rounds" in text
+    assert "fast.py:step had not reached a steady state after 40 calls" in text
 
 
-def test_looks_and_level_are_told() -> None:
+def test_looks_and_confidence_level_are_noted() -> None:
     text = shown(comparison())
-    assert "60 rounds of 240, stopped when decided at pre-set look 2 of 4; 15 s of" in text
+    assert "60 rounds of 240, stopped when the verdict was clear at look 2 of 4; 15 s of" in text
     assert "bootstrap over 60 rounds, at 98.3 % each: 95 % over all looks" in text
 
 
-def test_the_second_witness_speaks_where_it_contradicts() -> None:
+def test_processor_time_is_noted_where_it_contradicts_wall_time() -> None:
     assert "processor time" not in shown(comparison(candidate(cpu_ratio=1.2)))
     text = shown(comparison(candidate(cpu_ratio=0.6)))
-    assert "faster by the clock, on more processor time (0.60 ×)" in text
+    assert "faster by wall time, but with more processor time (0.60 ×)" in text
 
 
-def test_more_rounds_are_advised_as_many_as_the_verdict_says() -> None:
+def test_the_advised_number_of_rounds_is_that_of_the_verdict() -> None:
     def missing(factor: int) -> Comparison:
         c = undecided()
         reason = replace(OPEN, facts={**OPEN.facts, "rounds_factor": factor})

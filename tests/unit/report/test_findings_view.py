@@ -131,7 +131,7 @@ def test_a_relation_to_a_finding_without_a_line_names_its_rule() -> None:
     assert only_claim(made.PRECISION).gain == "up to 1.29 ×, after loader-starves"
 
 
-def test_where_nothing_is_large_the_ceiling_and_the_rest_are_named() -> None:
+def test_without_large_findings_the_ceiling_and_the_rest_are_named() -> None:
     assert closing_sentences(made.nothing()) == (
         "nothing above 3 % (1 below it); you are at 71 % of the bfloat16 peak (datasheet); "
         "what remains is arithmetic 61 % (most of it matmul), memory traffic 25 %",
@@ -166,7 +166,7 @@ def test_a_sentence_says_what_rules_lacked(
     assert closing_sentences(Findings(unlooked=unlooked))[1] == sentence
 
 
-def test_silence_about_a_waiting_device_is_no_all_clear() -> None:
+def test_unexplained_waiting_of_the_device_is_no_all_clear() -> None:
     why = "98 % of the step is not the model's work, and no rule explains it: Python 98 %"
     assert closing_sentences(Findings(unexplained=why)) == (why,)
     with_small = closing_sentences(replace(made.nothing(), unexplained=why))
@@ -218,7 +218,7 @@ def test_in_a_narrow_terminal_place_and_gain_stand_below_the_claim() -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_width_says_everything_and_no_line_is_too_long(width: int) -> None:
+def test_every_width_shows_everything_and_no_line_is_too_long(width: int) -> None:
     text = shown(made.findings(), width)
     whole = " ".join(text.split())
     for words in ("data.py:41", "up to 2.5 ×", "same time as 1", "and 1 more below 3 %",
@@ -248,7 +248,7 @@ def test_the_first_fix_is_always_shown_whole(change: str, width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
 
 
-def test_of_a_long_fix_the_first_lines_are_shown_and_the_rest_is_counted() -> None:
+def test_a_long_fix_shows_its_first_lines_and_counts_the_rest() -> None:
     long = replace(made.LOADER, change="\n".join(f"x = {i}" for i in range(30)))
     text = shown(Findings(findings=(long,)))
     assert "x = 10\n" in text
@@ -322,7 +322,7 @@ def test_the_page_has_the_claim_the_fix_and_the_command_that_explains() -> None:
 
 
 @pytest.mark.parametrize("nasty", NASTY)
-def test_words_from_outside_stay_words_in_every_format(nasty: str) -> None:
+def test_markup_in_user_text_is_escaped_in_every_format(nasty: str) -> None:
     report = section_document(made.nasty(nasty))
     text, notes, page = at_terminal(report), markdown.render(report), html.render(report)
     for made_text in (text, notes, page):

@@ -19,7 +19,7 @@ def test_the_verdict_stands_before_the_numbers() -> None:
     assert "2000 samples/s" in text
 
 
-def test_what_has_no_formula_is_never_silent() -> None:
+def test_operators_without_a_formula_are_always_named() -> None:
     text = shown(report())
     assert "93.1 %" in text
     assert "my::op" in text
@@ -63,7 +63,7 @@ def test_several_models_share_one_table_and_one_roofline() -> None:
     assert "ridge 10 FLOP/B" in text
 
 
-def test_a_note_that_all_share_is_said_once_and_another_under_its_models_name() -> None:
+def test_a_shared_note_is_printed_once_and_others_under_their_model() -> None:
     text = shown(report(), report(model="Other", notes=("the machine was busy", "odd")))
     assert text.count("counted with care\n") == 1
     assert text.count("the machine was busy") == 1

@@ -31,7 +31,7 @@ def test_a_ratio_and_its_interval_share_their_decimals(
     assert interval(ratio, low, high) == written
 
 
-def test_a_narrow_interval_gets_the_decimals_it_has_earned() -> None:
+def test_a_narrow_interval_is_printed_with_more_decimals() -> None:
     assert interval(1.0312, 1.0306, 1.0318) == "1.0312 [1.0306, 1.0318]"
 
 
@@ -40,7 +40,7 @@ def test_an_end_just_beside_1_is_not_rounded_onto_it() -> None:
     assert interval(1.02, 1.002, 1.04) == "1.020 [1.002, 1.040]"
 
 
-def test_what_is_not_a_number_is_a_dash() -> None:
+def test_a_value_that_is_not_a_number_is_a_dash() -> None:
     assert interval(nan, nan, nan) == "—"
     assert interval(0.0, 0.0, 1.0) == "—"
     assert interval(1.2, nan, inf) == "1.20 [—, —]"
@@ -59,12 +59,12 @@ def test_a_median_names_its_unit_once_where_all_share_it() -> None:
     assert median(variant(median_ns=1.005e6).summary) == "1.01 ms [995 µs, 1.02 ms]"
 
 
-def test_the_band_is_what_identical_code_showed_where_that_is_more() -> None:
+def test_the_band_is_how_much_identical_code_differed_if_that_is_more() -> None:
     assert comparison().noise_band == 0.02
     assert comparison(threshold=0.001).noise_band == 0.008
     assert band_meaning(comparison()) == "± 2 % does not matter"
     said = band_meaning(comparison(threshold=0.001))
-    assert said == "± 0.8 % is what identical code showed here"
+    assert said == "± 0.8 % is how much identical code differed here"
 
 
 def timed(**changed: object) -> Latency:
@@ -86,7 +86,7 @@ def test_a_timing_is_one_line() -> None:
     )
 
 
-def test_percentiles_stand_where_the_samples_carry_them() -> None:
+def test_percentiles_are_printed_only_with_enough_samples() -> None:
     summary = replace(timed().summary, p95_ns=13e6, p99_ns=15.5e6)
     assert " · p95 13 ms · p99 15.5 ms · " in timing_text(timed(summary=summary), "step")
 
@@ -96,5 +96,5 @@ def test_warnings_follow_in_lines_of_their_own() -> None:
     assert text.splitlines()[1:] == ["  warning: the machine was busy"]
 
 
-def test_one_call_a_sample_needs_no_words() -> None:
+def test_one_call_a_sample_is_not_mentioned() -> None:
     assert " · 60 samples · wall" in timing_text(timed(block_calls=1), "step")

@@ -36,7 +36,7 @@ def of(*rungs: Rung, whole: Ratio | None = None) -> Optimized:
     return replace(climbed(), rungs=rungs, total=known)
 
 
-def test_the_whole_gain_is_the_product_of_the_ratios_on_the_way() -> None:
+def test_the_cumulative_gain_is_the_product_of_the_ratios_of_the_rungs() -> None:
     found = climbed()
     by_change = {one.fix: cumulative(found, one) for one in found.rungs}
     assert by_change["loader-workers"] == pytest.approx(2.48)
@@ -45,7 +45,7 @@ def test_the_whole_gain_is_the_product_of_the_ratios_on_the_way() -> None:
     assert by_change["compile-reduce-overhead"] == by_change["compile"]
 
 
-def test_a_baseline_taken_at_a_bad_moment_is_in_no_rung() -> None:
+def test_a_disturbed_baseline_does_not_change_the_rungs() -> None:
     calm, loud = (tables(document(made()))[0].rows[1:-1] for made in (climbed, disturbed))
     assert [row.cells for row in loud] == [row.cells for row in calm]
     notes = [level.note for level in levels(Ladder(disturbed())) if "× baseline" in level.note]
@@ -53,7 +53,7 @@ def test_a_baseline_taken_at_a_bad_moment_is_in_no_rung() -> None:
     assert notes == [level.note for level in calm_levels if "× baseline" in level.note]
 
 
-def test_what_was_left_is_set_against_what_was_kept_by_then_and_lifts_nothing() -> None:
+def test_a_fix_not_kept_is_compared_with_the_kept_ones_and_adds_nothing() -> None:
     first, last = step("a", "A", 2.0, 100.0), step("c", "C", 1.5, 50.0, beside=("a",))
     left = rung("b", "B", "rejected", "slower", ratio=ratio(0.5), beside=("a",))
     found = of(first, left, last)
@@ -61,7 +61,7 @@ def test_what_was_left_is_set_against_what_was_kept_by_then_and_lifts_nothing() 
     assert cumulative(found, last) == pytest.approx(3.0)
 
 
-def test_of_changes_tried_as_one_the_gain_is_taken_once_also_where_one_was_dropped() -> None:
+def test_the_gain_of_fixes_tried_together_counts_once_even_if_one_was_dropped() -> None:
     both = {"ratio": ratio(3.0), "beside": ()}
     kept = rung("a", "A", "kept", "", together=("b",), **both)
     gone = rung("b", "B", "dropped", "of no use", together=("a",), without=ratio(1.0), **both)
@@ -72,7 +72,7 @@ def test_of_changes_tried_as_one_the_gain_is_taken_once_also_where_one_was_dropp
     assert remark(found) == ""
 
 
-def test_what_was_left_out_again_is_no_part_of_what_the_whole_is_held_against() -> None:
+def test_a_dropped_fix_is_not_part_of_the_cumulative_gain() -> None:
     first = step("a", "A", 2.0, 100.0)
     harm = step(
         "b",
@@ -88,7 +88,7 @@ def test_what_was_left_out_again_is_no_part_of_what_the_whole_is_held_against() 
     assert not Ladder(found).disagrees
 
 
-def test_another_training_and_what_has_no_ratio_have_no_place_on_the_ladder() -> None:
+def test_other_training_and_fixes_without_ratio_are_not_on_the_ladder() -> None:
     found = with_batch()
     assert cumulative(found, found.rungs[-1]) is None
     assert Ladder(found).product == Ladder(climbed()).product
@@ -97,7 +97,7 @@ def test_another_training_and_what_has_no_ratio_have_no_place_on_the_ladder() ->
     assert Ladder(of(bare)).product is None
 
 
-def test_other_goals_have_it_too() -> None:
+def test_other_goals_have_a_cumulative_gain() -> None:
     memory = less_memory()
     assert cumulative(memory, memory.rungs[0]) == pytest.approx(1.64)
     energy = replace(climbed(), measured="energy a sample")
@@ -115,7 +115,9 @@ def test_other_goals_have_it_too() -> None:
         (Ratio(value=1.5, ci_low=0.4, ci_high=6.0, pairs=2), False),
     ],
 )
-def test_a_ladder_that_ends_elsewhere_than_the_whole_is_told(whole: Ratio, told: bool) -> None:
+def test_a_ladder_that_disagrees_with_the_confirmed_gain_is_remarked(
+    whole: Ratio, told: bool
+) -> None:
     found = of(step("a", "A", 2.0, 100.0), whole=whole)
     assert bool(remark(found)) == told
 

@@ -71,7 +71,7 @@ def test_a_rung_has_its_figures_or_null() -> None:
     assert rows["sdpa",]["verdict"] == "INVALID"
 
 
-def test_totals_are_apart_and_null_where_there_is_none() -> None:
+def test_totals_are_separate_and_null_if_not_measured() -> None:
     made = data(with_batch())["total"]
     assert made["like_for_like"]["ratio"] == 6.73
     assert (made["like_for_like"]["before_ms"], made["like_for_like"]["after_ms"]) == (152.3, 22.6)
@@ -80,7 +80,7 @@ def test_totals_are_apart_and_null_where_there_is_none() -> None:
     assert data(nothing_kept())["total"] == {"like_for_like": None, "with_batch": None}
 
 
-def test_everything_of_the_record_is_there() -> None:
+def test_the_document_has_every_field_of_the_record() -> None:
     found = climbed()
     made = json.loads(json_renderer.render(data(found)))
     whole = json.loads(msgspec.json.encode(found))
@@ -97,18 +97,18 @@ def test_everything_of_the_record_is_there() -> None:
     assert data(nothing_kept())["patched_script"] is None
 
 
-def test_what_is_not_a_number_is_null() -> None:
+def test_a_value_that_is_not_a_number_is_null() -> None:
     wild = Ratio(value=math.nan, ci_low=0.0, ci_high=math.inf, pairs=1)
     found = Optimized(command="a.py", rungs=(rung("a", "A", "rejected", ratio=wild),))
     row = json.loads(json_renderer.render(data(found)))["ladder"][2]
     assert (row["ratio"], row["ci_low"], row["ci_high"]) == (None, 0.0, None)
 
 
-def test_memory_has_nothing_that_steps_win_back() -> None:
+def test_a_memory_goal_has_no_break_even_step() -> None:
     assert data(less_memory())["ladder"][2]["break_even_steps"] is None
 
 
-def test_the_csv_has_a_row_a_rung_and_the_ladders_columns() -> None:
+def test_the_csv_has_a_row_for_each_rung_and_the_columns_of_the_ladder() -> None:
     found = climbed()
     rows = list(csv_module.DictReader(io.StringIO(csv(found))))
     assert tuple(rows[0]) == FIGURES
@@ -120,7 +120,7 @@ def test_the_csv_has_a_row_a_rung_and_the_ladders_columns() -> None:
     assert both["kept"] == "True"
 
 
-def test_a_users_words_are_no_formula_and_no_second_row() -> None:
+def test_user_text_becomes_no_formula_and_no_second_row() -> None:
     text = csv(hostile())
     rows = list(csv_module.reader(io.StringIO(text)))
     assert len(rows) == 1 + len(data(hostile())["ladder"])

@@ -61,7 +61,7 @@ def of(low: float, pairs: int, value: float = 1.6) -> Optimized:
     return replace(doubtful(), total=replace(total(), ratio=known, confirmed=False))
 
 
-def test_the_headline_begins_with_what_it_is_not() -> None:
+def test_a_doubtful_headline_begins_with_what_is_not_proven() -> None:
     assert headline(doubtful()).text == (
         "Not confirmed, and it may be no gain at all: 2.39 × [0.59, 9.76] as fast, "
         "152 ms → 22.6 ms a step"
@@ -72,7 +72,7 @@ def test_the_headline_begins_with_what_it_is_not() -> None:
     assert {headline(doubtful()).tone, headline(of(1.1, 3)).tone} == {"unsure"}
 
 
-def test_under_it_stands_why_what_the_copy_is_worth_and_what_to_do() -> None:
+def test_the_doubt_gives_the_reason_the_worth_of_the_copy_and_the_remedy() -> None:
     assert doubt(doubtful()) == (
         "2 fresh pairs cannot tell it from no gain: two processes of the same program differ by "
         "64 % here; optimized_train.py was written all the same: treat it as a guess; what to do: "
@@ -81,7 +81,7 @@ def test_under_it_stands_why_what_the_copy_is_worth_and_what_to_do() -> None:
     assert doubt(of(1.1, 3)).startswith("3 fresh pairs are not enough to be sure of it: ")
 
 
-def test_in_every_form_it_stands_before_any_figure_of_the_ladder() -> None:
+def test_every_format_has_the_doubt_before_the_ladder() -> None:
     said = "optimized_train.py was written all the same: treat it as a guess"
     text = " ".join(shown(doubtful()).split())
     assert text.index(said) < text.index("× baseline")
@@ -98,7 +98,7 @@ def test_in_every_form_it_stands_before_any_figure_of_the_ladder() -> None:
     assert whole["doubts"] == [doubt(doubtful())]
 
 
-def test_what_is_to_be_done_is_what_can_help() -> None:
+def test_the_advice_is_one_that_can_help() -> None:
     assert doubt(of(0.8, 5)).endswith("give it more --budget")
     # As many pairs as are ever run: no budget runs more.
     assert doubt(of(0.8, 6)).endswith("measure again when nothing else runs on this machine")
@@ -115,27 +115,27 @@ def test_what_is_to_be_done_is_what_can_help() -> None:
     assert doubt(failed) == explain(failed.stopped)
 
 
-def test_a_copy_whose_results_are_others_is_not_offered() -> None:
+def test_a_copy_with_different_results_is_not_recommended() -> None:
     other = replace(climbed(), total=replace(total(), parity=parity("differs", 0.4)))
     assert doubt(other).startswith("optimized_train.py was written all the same: do not use it")
     assert doubt(replace(other, written=None)) == ""
 
 
 @pytest.mark.parametrize("made", [climbed, nothing_kept])
-def test_where_nothing_is_doubtful_nothing_is_said(made: object) -> None:
+def test_a_result_without_doubts_has_no_doubt_line(made: object) -> None:
     assert callable(made)
     assert doubt(made()) == ""
     assert data(made())["doubts"] == []
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_only_what_is_proven_reads_like_a_win(name: str) -> None:
+def test_only_a_proven_result_reads_like_a_gain(name: str) -> None:
     found = ALL[name]()
     won = headline(found).text[0].isdigit() or headline(found).text.startswith("Uses ")
     assert won == (data(found)["confirmed"] is True)
 
 
-def test_a_users_words_in_it_stay_words() -> None:
+def test_markup_in_user_text_in_a_doubt_is_escaped() -> None:
     known = replace(hostile(), total=replace(total(), confirmed=False))
     assert "\x1b" not in shown(known) + markdown(known)
     assert HOSTILE not in page(known)
@@ -147,7 +147,7 @@ def paying(steps: int | None, before_ms: float, **told: Any) -> Optimized:
     return replace(climbed(), total=known, **told)
 
 
-def test_a_compilation_that_pays_late_is_told_under_the_headline() -> None:
+def test_a_compilation_that_pays_late_is_noted_under_the_headline() -> None:
     said = "compiling takes 18.9 s and pays only in runs of more than 18,872 steps"
     found = paying(18_872, 4.0)
     assert doubts(found) == (said,)
@@ -176,7 +176,7 @@ def controlled(value: float, low: float, high: float) -> Optimized:
     return replace(climbed(), control=Ratio(value=value, ci_low=low, ci_high=high, pairs=2))
 
 
-def test_a_program_that_differs_from_itself_puts_every_ratio_in_doubt() -> None:
+def test_a_control_that_differs_puts_every_ratio_in_doubt() -> None:
     found = controlled(1.32, 1.01, 1.72)
     said = (
         "the baseline differed from itself, 1.32 × [1.01, 1.72]: the machine was "
@@ -196,7 +196,7 @@ def test_a_control_around_1_or_next_to_it_is_no_doubt() -> None:
     assert doubts(replace(climbed(), control=None)) == ()
 
 
-def test_a_gain_above_its_bound_is_said_with_both_numbers() -> None:
+def test_a_gain_above_its_bound_is_printed_with_both_numbers() -> None:
     found = climbed()
     first = next(one for one in found.rungs if one.ratio is not None)
     wrong = replace(first, bound=1.73, bound_exceeded=True)

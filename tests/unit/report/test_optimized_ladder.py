@@ -19,7 +19,7 @@ from tests.unit.report.made_up_optimized import (
 )
 
 
-def test_changes_tried_as_one_are_one_line() -> None:
+def test_fixes_tried_together_are_one_line() -> None:
     found = Ladder(climbed()).attempts
     assert ("compile", "compile-reduce-overhead") in [line.fixes for line in found]
     assert sum("compile" in line.fixes for line in found) == 1
@@ -32,12 +32,12 @@ def test_a_partner_with_an_outcome_of_its_own_keeps_its_line() -> None:
     assert [line.fixes for line in found] == [("a", "b"), ("b",)]
 
 
-def test_one_change_with_several_settings_has_a_line_a_setting() -> None:
+def test_a_fix_with_several_settings_has_a_line_for_each() -> None:
     two = [rung("w", "W", "not tried", "no time", options={"n": n}) for n in "24"]
     assert len(Ladder(replace(climbed(), rungs=tuple(two))).attempts) == 2
 
 
-def test_what_is_not_the_same_training_is_never_on_the_way() -> None:
+def test_fixes_that_train_differently_are_never_on_the_ladder() -> None:
     found = Ladder(with_batch())
     assert [line.fixes for line in found.other_training] == [("larger-batch",)]
     assert "larger-batch" not in [c for line in (*found.tried, *found.path) for c in line.fixes]
@@ -75,7 +75,7 @@ def test_a_verdict_follows_from_what_was_measured(told: dict[str, Any], expected
     )
 
 
-def test_left_out_is_sorted_and_has_only_what_was_measured_so() -> None:
+def test_leave_one_out_is_sorted_and_has_only_measured_fixes() -> None:
     first = step("a", "A", 2.0, 100.0, without=ratio(1.4))
     second = step("b", "B", 1.5, 50.0, beside=("a",), without=ratio(1.8))
     last = step("c", "C", 1.2, 50.0, beside=("a", "b"))  # by its own trial alone

@@ -64,7 +64,7 @@ def test_the_copy_is_checked_by_a_command_that_ends_each_program_early() -> None
         ("-odd.py --by run", ("./-odd.py", "optimized_train.py"), ("--by", "run")),
     ],
 )  # fmt: skip
-def test_the_scripts_own_words_stay_the_scripts(
+def test_arguments_of_the_script_are_passed_to_the_script(
     command: str, targets: tuple[str, ...], arguments: tuple[str, ...]
 ) -> None:
     found = parsed(next_command(copied(command))[1], compare)
@@ -74,13 +74,13 @@ def test_the_scripts_own_words_stay_the_scripts(
 
 
 @pytest.mark.parametrize(("before_ms", "steps"), [(3.0, 60), (25.0, 40), (2000.0, 20), (0.0, 60)])
-def test_steps_are_as_many_as_a_second_holds(before_ms: float, steps: int) -> None:
+def test_the_number_of_steps_takes_about_a_second(before_ms: float, steps: int) -> None:
     known = replace(total(), before_ms=before_ms)
     found = parsed(next_command(replace(climbed(), total=known))[1], compare)
     assert found.params["steps"] == steps
 
 
-def test_what_rounds_more_than_compare_allows_is_allowed_it() -> None:
+def test_a_copy_that_needs_a_larger_tolerance_gets_it_in_the_command() -> None:
     assert parsed(next_command(climbed())[1], compare).params["tolerance"] is None
     coarse = Check(what="losses", passed=True, text="", difference=0.006, allowed=0.0159)
     known = Parity(equality="equal", why="", checks=(coarse, *parity().checks[1:]))
@@ -88,7 +88,7 @@ def test_what_rounds_more_than_compare_allows_is_allowed_it() -> None:
     assert parsed(next_command(found)[1], compare).params["tolerance"] == 0.02
 
 
-def test_a_goal_that_compare_has_is_given_to_it() -> None:
+def test_the_command_names_a_goal_that_compare_knows() -> None:
     for goal, given in (("speed", None), ("memory", "memory"), ("throughput", "throughput")):
         found = parsed(next_command(replace(climbed(), goal=goal))[1], compare)
         assert found.params["goal"] == given
@@ -97,7 +97,7 @@ def test_a_goal_that_compare_has_is_given_to_it() -> None:
     )
 
 
-def test_what_steps_no_optimizer_is_compared_as_a_whole() -> None:
+def test_a_program_without_optimizer_steps_is_compared_by_whole_runs() -> None:
     alone = (Check(what="applied steps", passed=True, text="", difference=0.0),)
     known = Parity(equality="equal", why="", checks=alone)
     found = parsed(
@@ -106,12 +106,12 @@ def test_what_steps_no_optimizer_is_compared_as_a_whole() -> None:
     assert (found.params["by"], found.params["steps"]) == ("auto", None)
 
 
-def test_what_compare_cannot_name_is_not_printed() -> None:
+def test_no_compare_command_is_printed_for_a_target_it_cannot_name() -> None:
     for command in ("-m package.train", "it's.py", "", "odd:name.py"):
         assert "compare" not in next_command(copied(command))[1]
 
 
-def test_what_is_not_confirmed_is_given_more_time_where_that_helps() -> None:
+def test_an_unconfirmed_result_suggests_more_time_if_that_helps() -> None:
     assert next_command(doubtful()) == ("with more time", doubtful().longer)
     assert doubtful().longer in shown(doubtful())
     six = Ratio(value=1.5, ci_low=0.8, ci_high=3.0, pairs=6)
@@ -122,7 +122,7 @@ def test_what_is_not_confirmed_is_given_more_time_where_that_helps() -> None:
     assert next_command(noisy) == ("on a quiet machine", "ridgeline optimize train.py")
 
 
-def test_the_other_ends_have_their_own_commands() -> None:
+def test_each_way_to_end_has_its_own_next_command() -> None:
     assert next_command(nothing_kept())[1] == "ridgeline run train.py --epochs 1"
     assert next_command(interrupted()) == ("continue", interrupted().resume)
     assert f"do it again:  {interrupted().replay}" in shown(interrupted())
@@ -130,7 +130,7 @@ def test_the_other_ends_have_their_own_commands() -> None:
     assert shown(same).count(same.resume) == 1
 
 
-def test_what_ended_for_want_of_time_is_given_more_not_the_same_again() -> None:
+def test_a_search_that_ran_out_of_time_suggests_more_time() -> None:
     ended = replace(nothing_kept(), stopped=because(SearchCode.OUT_OF_TIME))
     assert next_command(ended) == ("with more time", ended.longer)
     assert next_command(replace(ended, baseline_ms=0.0)) == ("with more time", ended.longer)
@@ -144,7 +144,7 @@ def test_what_ended_for_want_of_time_is_given_more_not_the_same_again() -> None:
     assert "compare" in next_command(replace(climbed(), stopped=ended.stopped))[1]
 
 
-def test_what_cannot_be_timed_is_not_asked_to_go_on() -> None:
+def test_a_program_that_cannot_be_timed_is_not_continued() -> None:
     found = Optimized(
         command="five.py", resume="ridgeline optimize five.py",
         stopped=because(SearchCode.BASELINE_TOO_SHORT, ended="", needed_steps=14),

@@ -134,7 +134,7 @@ def test_each_rung_is_labelled_with_its_ratio() -> None:
     assert "Peak memory, rung by rung" in texts(waterfall(less_memory()))
 
 
-def test_names_stay_left_of_the_bars_and_never_on_each_other() -> None:
+def test_names_stay_left_of_the_bars_and_never_overlap() -> None:
     found = many()
     wide = replace(found.rungs[0], title="WWWW MMMM @@@@ " * 12)
     root = ElementTree.fromstring(waterfall(replace(found, rungs=(wide, *found.rungs[1:]))))
@@ -150,7 +150,7 @@ def test_names_stay_left_of_the_bars_and_never_on_each_other() -> None:
     assert all(len(words) <= 27 for _, words in names if "WWWW" in words)
 
 
-def test_without_figures_of_its_own_a_goal_is_drawn_by_ratios() -> None:
+def test_a_goal_without_absolute_figures_is_drawn_by_ratios() -> None:
     found = levels(replace(climbed(), measured="energy a sample"))
     assert found[0].value == 1.0
     assert found[1].value == pytest.approx(1 / 2.48)
@@ -158,7 +158,7 @@ def test_without_figures_of_its_own_a_goal_is_drawn_by_ratios() -> None:
     assert found[-1].value == pytest.approx(1 / 6.73)
 
 
-def test_what_was_tried_in_vain_is_drawn_and_nothing_is_no_drawing() -> None:
+def test_rejected_fixes_are_drawn_and_an_empty_result_is_not() -> None:
     said = texts(waterfall(nothing_kept()))
     assert "What was tried, against the program before it: nothing was kept" in said
     assert "0.93 × [0.91, 0.95]" in said
@@ -167,7 +167,7 @@ def test_what_was_tried_in_vain_is_drawn_and_nothing_is_no_drawing() -> None:
     assert "<svg" not in page(Optimized(command="a.py"))
 
 
-def test_figures_that_are_no_numbers_break_no_drawing() -> None:
+def test_a_drawing_survives_figures_that_are_not_numbers() -> None:
     wild = Ratio(value=math.nan, ci_low=0.0, ci_high=math.inf, pairs=1)
     endless = Ratio(value=1.3, ci_low=1e-22, ci_high=5e21, pairs=1)
     rungs = (
@@ -189,7 +189,7 @@ def test_a_fence_cannot_be_closed_from_inside() -> None:
     assert "\n``` = " not in made.replace(block, "")
 
 
-def test_the_markdown_has_every_change_with_its_reason() -> None:
+def test_the_markdown_has_every_fix_with_its_reason() -> None:
     found = climbed()
     made = markdown(found)
     assert made.startswith("### 6.73 × [6.61, 6.85] as fast: 152 ms → 22.6 ms a step\n")
@@ -207,7 +207,7 @@ def test_the_markdown_has_every_change_with_its_reason() -> None:
     assert "## Not the same" not in made
 
 
-def test_where_nothing_was_won_every_form_has_the_diagnosis() -> None:
+def test_without_a_gain_every_format_has_the_diagnosis() -> None:
     found = replace(nothing_kept(), diagnosis="input-bound: 71 % of a step waits <for> a batch")
     made = markdown(found)
     assert made.index("**diagnosis**: input-bound: 71 % of a step") < made.index("× rung before")
@@ -219,7 +219,7 @@ def test_where_nothing_was_won_every_form_has_the_diagnosis() -> None:
     assert "**diagnosis**" not in markdown(replace(climbed(), diagnosis="compute-bound"))
 
 
-def test_where_it_was_won_every_form_has_what_holds_it_back_now() -> None:
+def test_with_a_gain_every_format_says_what_limits_the_program_now() -> None:
     found = replace(climbed(), diagnosis="input-bound: a", afterwards="compute-bound: <b>")
     made, html = markdown(found), page(found)
     assert "**was**: input-bound: a\n- **is now**: compute-bound: " in made
@@ -228,7 +228,7 @@ def test_where_it_was_won_every_form_has_what_holds_it_back_now() -> None:
     assert data(found)["afterwards"] == "compute-bound: <b>"
 
 
-def test_where_nothing_was_left_out_no_page_has_a_section_of_it() -> None:
+def test_no_page_has_a_leave_one_out_section_without_measurements() -> None:
     alone = tuple(replace(one, without=None) for one in climbed().rungs)
     found = replace(climbed(), rungs=alone)
     for made in (markdown, page):
@@ -237,7 +237,7 @@ def test_where_nothing_was_left_out_no_page_has_a_section_of_it() -> None:
         assert "eave-one-out" not in made(found)
 
 
-def test_a_users_words_make_no_markdown_of_their_own() -> None:
+def test_markdown_in_user_text_is_escaped() -> None:
     made = markdown(hostile())
     assert "\x1b" not in made
     assert "\u202e" not in made

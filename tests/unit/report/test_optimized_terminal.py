@@ -62,13 +62,13 @@ def test_the_answer_comes_first_with_its_interval() -> None:
         ("time a sample", "1.64 × [1.59, 1.69] the throughput: 210 → 1,416 samples/s"),
     ],
 )
-def test_the_words_follow_what_was_measured(measured: str, expected: str) -> None:
+def test_the_headline_names_the_measured_quantity(measured: str, expected: str) -> None:
     known = Ratio(value=1.64, ci_low=1.59, ci_high=1.69, pairs=4)
     found = replace(climbed(), measured=measured, total=replace(total(), ratio=known))
     assert headline(found).text.startswith(expected)
 
 
-def test_nothing_is_claimed_that_was_not_proven() -> None:
+def test_no_gain_is_claimed_that_was_not_proven() -> None:
     other = replace(climbed(), total=replace(total(), parity=parity("differs", 0.4)))
     assert headline(other).text.startswith("Not proven: results differ")
     assert headline(other).tone == "bad"
@@ -126,7 +126,7 @@ def test_rows_are_in_the_order_tried_between_the_baseline_and_the_whole() -> Non
     assert made[6].note == "worse"
 
 
-def test_a_control_that_was_not_taken_has_no_row() -> None:
+def test_a_control_that_was_not_measured_has_no_row() -> None:
     assert "A/A" not in shown(replace(climbed(), control=None))
 
 
@@ -155,14 +155,14 @@ def test_another_batch_size_is_clearly_another_training() -> None:
     assert "10.2 × [10.0, 10.4] the throughput  210 → 2,148 samples/s" in rest
 
 
-def test_what_each_still_gives_is_told_where_it_is_known() -> None:
+def test_the_leave_one_out_table_is_shown_if_it_was_measured() -> None:
     text = shown(climbed())
     assert "all kept fixes against all but this one." in text
     assert text.index("3.10 × [3.05, 3.15]") < text.index("1.31 × [1.29, 1.33]")
     assert "Leave-one-out" not in shown(less_memory())
 
 
-def test_what_was_written_and_what_is_left_to_do() -> None:
+def test_written_files_and_remaining_edits_are_listed() -> None:
     text = shown(climbed())
     assert "optimized_train.py · optimized_train.diff" in text
     assert "the copy by itself takes 22.7 ms a step, 6.71 ×" in text
@@ -176,7 +176,7 @@ def test_what_was_written_and_what_is_left_to_do() -> None:
     assert "the copy was not run on its own" in shown(unrun)
 
 
-def test_a_users_words_stay_words() -> None:
+def test_markup_in_user_text_is_printed_as_text() -> None:
     for width in (80, 140):
         text = shown(hostile(), width)
         assert "\x1b" not in text
@@ -185,7 +185,7 @@ def test_a_users_words_stay_words() -> None:
     assert "\\x1b" in shown(hostile())
 
 
-def test_a_partner_is_named_where_two_were_tried_as_one() -> None:
+def test_partners_of_fixes_tried_together_are_named() -> None:
     one = rung("a", "A", "rejected", "slower: 0.90 × [0.89, 0.91]", together=("b",),
                ratio=ratio(0.9))  # fmt: skip
     assert "with b: slower" in shown(replace(climbed(), rungs=(one,)))
@@ -196,7 +196,7 @@ def test_an_empty_outcome_is_shown() -> None:
     assert HOSTILE not in shown(Optimized(command=HOSTILE))
 
 
-def test_what_a_single_pair_was_worse_in_is_not_called_worse() -> None:
+def test_a_fix_that_lost_its_first_pair_is_not_called_worse() -> None:
     once = Ratio(value=0.67, ci_low=0.17, ci_high=2.69, pairs=1)
     twice = Ratio(value=0.9, ci_low=0.85, ci_high=0.95, pairs=2)
     rungs = (
@@ -210,7 +210,7 @@ def test_what_a_single_pair_was_worse_in_is_not_called_worse() -> None:
     ]
 
 
-def test_an_interval_above_1_that_is_not_enough_says_so() -> None:
+def test_an_interval_above_1_from_too_few_pairs_is_called_not_proven() -> None:
     close = Ratio(value=1.89, ci_low=1.19, ci_high=2.99, pairs=3)
     told = rung("a", "A", "rejected", measured(SearchCode.UNDECIDED, close), ratio=close)
     assert rows(replace(climbed(), rungs=(told,), total=None))[-1].note == (
@@ -221,7 +221,7 @@ def test_an_interval_above_1_that_is_not_enough_says_so() -> None:
     )
 
 
-def test_only_what_was_on_the_way_is_set_against_the_baseline() -> None:
+def test_only_rungs_of_the_ladder_have_a_cumulative_ratio() -> None:
     left = rung("a", "A", "rejected", "no difference", ratio=ratio(1.01), step_ms=20.0)
     found = replace(climbed(), rungs=(left, *climbed().rungs))
     by_title = {row.cells[0].text: cell(found, row, "× baseline") for row in rows(found)}
@@ -229,7 +229,7 @@ def test_only_what_was_on_the_way_is_set_against_the_baseline() -> None:
     assert by_title["TF32 in float32 products"].endswith("×")
 
 
-def test_of_a_step_function_no_process_is_called_fresh_and_no_report_is_named() -> None:
+def test_a_step_function_mentions_neither_fresh_processes_nor_a_report() -> None:
     found = replace(climbed(), form="function", written=None)
     seen = shown(found) + "".join(method(found))
     assert "process of its own" not in seen
@@ -245,7 +245,7 @@ def test_a_partner_is_called_by_its_title() -> None:
     assert told.note == "with fused attention: no gain"
 
 
-def test_where_every_change_is_ruled_out_nothing_was_cut_short() -> None:
+def test_a_search_without_applicable_fixes_is_not_called_interrupted() -> None:
     ruled_out = tuple(one for one in NOT_TRIED if one.reason.code != SearchCode.OUT_OF_TIME)
     found = Optimized(command="train.py", baseline_ms=3.0, rungs=ruled_out)
     assert headline(found).text.startswith("Nothing to try: ")
@@ -256,7 +256,7 @@ def ruled_out(*whys: Reason, **told: Any) -> str:
     return headline(Optimized(command="train.py", baseline_ms=3.0, rungs=rungs, **told)).text
 
 
-def test_what_only_keep_exact_rules_out_is_not_said_to_be_unable_to_win() -> None:
+def test_fixes_excluded_by_keep_exact_alone_are_not_called_useless() -> None:
     rounding, semantics = (
         because(SearchCode.NOT_EXACT, alters=what) for what in ("rounding", "semantics")
     )
@@ -271,7 +271,7 @@ def test_what_only_keep_exact_rules_out_is_not_said_to_be_unable_to_win() -> Non
     assert ruled_out(other).startswith("Nothing to try: no fix can win here")
 
 
-def test_where_nothing_was_won_the_diagnosis_stands_under_the_headline() -> None:
+def test_without_a_gain_the_diagnosis_is_under_the_headline() -> None:
     told = "input-bound: 71 % of a step waits for a batch"
     found = replace(nothing_kept(), diagnosis=told)
     assert f"\n diagnosis  {told}\n" in shown(found)

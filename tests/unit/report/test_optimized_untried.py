@@ -77,7 +77,7 @@ def test_every_fix_is_counted_in_one_kind() -> None:
     assert sorted(counted) == sorted(title for title, _ in ON_A_CPU)
 
 
-def test_what_a_person_can_do_something_about_comes_first_and_stays() -> None:
+def test_actionable_kinds_come_first_and_are_never_merged() -> None:
     first, second, *_ = untried_kinds(of(*ON_A_CPU))
     assert first[0] is SkipKind.OUT_OF_TIME
     assert second[0] is SkipKind.ONLY_IF_ASKED
@@ -87,7 +87,7 @@ def test_what_a_person_can_do_something_about_comes_first_and_stays() -> None:
     assert "only if asked for: --allow, --batch" in asked
 
 
-def test_reasons_that_are_one_to_a_reader_are_one_line() -> None:
+def test_reasons_with_the_same_words_share_a_line() -> None:
     by_kind = {kind: [one.title for one in rungs] for kind, rungs in untried_kinds(of(*ON_A_CPU))}
     assert {"bfloat16 autocast", "cuDNN autotuning", "TF32 in float32 products"} <= set(
         by_kind[SkipKind.MACHINE]
@@ -95,7 +95,7 @@ def test_reasons_that_are_one_to_a_reader_are_one_line() -> None:
     assert "something new" in by_kind[SkipKind.OTHER]
 
 
-def test_a_reason_that_all_of_a_line_share_is_said_as_it_is() -> None:
+def test_a_reason_that_all_fixes_of_a_line_share_is_printed_itself() -> None:
     none = because(Skip.NO_CONVOLUTION)
     *_, last = lines(of(("A", none), ("B", none)), 100)
     assert last.split() == ["no", "convolution", "was", "seen", "A", "·", "B"]
@@ -110,7 +110,7 @@ def test_the_kind_comes_from_the_code_and_not_from_the_words() -> None:
 
 
 @pytest.mark.parametrize("alters", [("rounding",), ("rounding", "rounding", "semantics")])
-def test_what_keep_exact_rules_out_names_the_option(alters: tuple[str, ...]) -> None:
+def test_fixes_excluded_by_keep_exact_name_the_option(alters: tuple[str, ...]) -> None:
     rungs = ((f"A{i}", because(SearchCode.NOT_EXACT, alters=a)) for i, a in enumerate(alters))
     found = of(*rungs)
     assert [kind for kind, _ in untried_kinds(found)] == [SkipKind.KEEP_EXACT]
@@ -144,6 +144,6 @@ def test_a_function_has_no_report_to_look_in() -> None:
     assert "`.rungs`" in lines(found, 100)[0]
 
 
-def test_without_any_there_is_no_section() -> None:
+def test_a_search_without_untried_fixes_has_no_such_section() -> None:
     kept: tuple[Rung, ...] = climbed().rungs[:1]
     assert "Not tried" not in at_terminal(document(replace(climbed(), rungs=kept)))

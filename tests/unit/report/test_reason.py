@@ -4,7 +4,7 @@ from ridgeline.report.views.model import bottleneck_reason as reason
 from tests.unit.report.made_up import placement
 
 
-def test_the_three_floors_and_what_they_explain() -> None:
+def test_the_reason_has_the_three_floors_and_the_share_they_explain() -> None:
     text = reason(placement())
     assert text == (
         "operators limited by arithmetic need 200 µs, those limited by memory 1 ms, issuing "
@@ -13,7 +13,7 @@ def test_the_three_floors_and_what_they_explain() -> None:
     )
 
 
-def test_without_a_time_it_says_so() -> None:
+def test_an_untimed_model_is_explained_without_shares() -> None:
     assert reason(placement(measured_ms=None)).endswith("; not timed")
 
 
@@ -21,12 +21,12 @@ def test_overhead_explains_what_it_is_larger_than() -> None:
     assert reason(placement(overhead_ms=1.8)).endswith("2 ms measured, 90 % explained")
 
 
-def test_faster_than_memory_means_cache() -> None:
+def test_a_model_faster_than_memory_is_said_to_run_from_cache() -> None:
     text = reason(placement(memory_limited_ms=5.0))
     assert text.endswith("2 ms measured: less than through memory each time, caches helped")
 
 
-def test_ceilings_that_explain_little_are_called_that() -> None:
+def test_ceilings_that_explain_little_are_marked_as_weak() -> None:
     assert reason(placement(measured_ms=100.0)).endswith(
         "100 ms measured, 1 % explained: something else takes the rest"
     )

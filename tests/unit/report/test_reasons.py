@@ -62,14 +62,14 @@ def test_templates_name_their_facts() -> None:
         assert all(name.isidentifier() for name in names)
 
 
-def test_a_reason_behind_a_reason_is_told_with_it() -> None:
+def test_the_cause_of_a_reason_is_printed_with_it() -> None:
     killed = because(TrialFailure.KILLED, signal="SIGKILL")
     stopped = because(SearchCode.BASELINE_RUN_FAILED, cause=killed, run=1)
     assert "SIGKILL" in explain(stopped)
     assert explain(None) == ""
 
 
-def test_figures_can_be_left_out() -> None:
+def test_a_reason_can_be_printed_without_figures() -> None:
     facts = {"value": 0.93, "ci_low": 0.9, "ci_high": 0.96, "pairs": 2}
     slower = because(SearchCode.SLOWER, **facts)  # type: ignore[arg-type]
     assert "0.93" in explain(slower)

@@ -9,7 +9,7 @@ from tests.unit.report import made_up_findings as made
 from tests.unit.report.rendered import at_terminal
 
 
-def test_a_text_becomes_paragraphs_lists_and_code() -> None:
+def test_markdown_becomes_paragraphs_lists_and_code() -> None:
     text = "One\nparagraph:\n- a point\n  on two lines\n- `b`\n\n```python\nx = 1\n```\n\n1. first"
     paragraph, points, code, numbered = prose_blocks(text)
     assert isinstance(paragraph, Paragraph)

@@ -85,7 +85,7 @@ def python_rows(view: PythonView) -> list[list[str]]:
 
 
 class TestFirstLines:
-    def test_they_say_what_limits_the_run_and_its_main_numbers(self) -> None:
+    def test_the_first_lines_have_the_limit_and_the_main_numbers(self) -> None:
         lines = shown(made.summary(), 140).splitlines()
         sentence = "input-bound: the GPU waits 61 % of each step for data"
         assert lines[1].startswith(f" ridgeline  {sentence}")
@@ -99,7 +99,9 @@ class TestFirstLines:
         ("taken", "words"),
         [(640, "240 of 640 steps watched"), (240, "240 steps"), (None, "240 steps watched")],
     )
-    def test_steps_watched_are_told_from_steps_taken(self, taken: int | None, words: str) -> None:
+    def test_watched_steps_and_taken_steps_are_distinguished(
+        self, taken: int | None, words: str
+    ) -> None:
         summary = made.summary()
         assert about(replace(summary, step=replace(summary.step, taken=taken)))[1] == words
 
@@ -112,7 +114,7 @@ class TestFirstLines:
         in_text = ", mean " in shown(replace(made.summary(), step=step))
         assert in_text == is_shown
 
-    def test_a_run_that_left_nothing_still_has_a_block(self) -> None:
+    def test_a_run_without_records_still_has_a_report(self) -> None:
         words = flat(shown(made.nothing()))
         assert "ridgeline unknown: no step was seen" in words
         assert "killed" in words
@@ -240,7 +242,7 @@ class TestPython:
         assert len(python_rows(many)) == 8
         assert "and 3 more, in summary.json" in shown(replace(made.summary(), python=many))
 
-    def test_no_samples_are_said_and_not_an_empty_table(self) -> None:
+    def test_a_run_without_samples_has_a_sentence_and_no_empty_table(self) -> None:
         words = shown(replace(made.summary(), python=PythonView()))
         assert "\n no sample of the Python code: too short a time\n" in words
         assert "which calls" not in words
@@ -317,7 +319,7 @@ class TestEveryFormat:
         assert not re.search(r"\x1b\[[\d;]*3\d", out.getvalue())
 
     @pytest.mark.parametrize("nasty", NASTY)
-    def test_words_from_outside_stay_words(self, nasty: str) -> None:
+    def test_markup_in_user_text_is_escaped(self, nasty: str) -> None:
         line = replace(PYTHON.lines[0], source=nasty, function=nasty, file=nasty, calls=nasty)
         summary = replace(
             made.summary(), name=nasty, command=nasty, device=nasty, run_dir=nasty, why=nasty,
@@ -394,7 +396,7 @@ class TestData:
         ):  # fmt: skip
             assert figure is None
 
-    def test_a_loss_that_is_no_number_does_not_break_strict_json(self) -> None:
+    def test_a_loss_that_is_not_a_number_is_valid_strict_json(self) -> None:
         written = json_renderer.render(data(replace(made.summary(), losses=(2.0, math.nan))))
         assert json.loads(written)["losses"] == {"first": 2.0, "last": None}
 

@@ -74,26 +74,26 @@ def test_the_title_counts_windows_only_where_all_rows_have_as_many() -> None:
     assert bench_title(uneven) == "this machine, windows of 30 rounds"
 
 
-def test_few_windows_are_said_with_the_budget_that_would_do() -> None:
+def test_few_windows_are_noted_with_a_sufficient_budget() -> None:
     test = selftest(measured=bench(windows=3, alarms=0), budget_s=10.0, spent_s=9.0)
     assert "only 3 windows: the rates are rough" in notes(test)
     assert next_command(test) == Command("for 20 windows", "ridgeline selftest --budget 60s")
     assert not any("rough" in text for text in notes(selftest()))
 
 
-def test_samples_of_unlike_numbers_of_calls_are_said() -> None:
+def test_samples_with_different_numbers_of_calls_are_noted() -> None:
     assert "samples of 11 ms of 3 calls" in about(selftest())
     assert "samples of 11 ms of 1 to 4 calls" in about(selftest(block_calls=(4, 4, 1, 2, 4, 3)))
 
 
-def test_the_hosts_state_and_an_interrupt_are_said() -> None:
+def test_the_state_of_the_host_and_an_interruption_are_noted() -> None:
     said = notes(selftest(stopped="interrupted", simulated=None))
     assert "host: other processes use 1.4 of 2 cores" in said
     assert any("interrupted" in text for text in said)
     assert not any("interrupted" in text for text in notes(selftest()))
 
 
-def test_a_verdict_against_the_truth_is_said() -> None:
+def test_a_verdict_against_the_truth_is_noted() -> None:
     wrong = (*bench().tallies[:-1], tally("sequential Welch", 0.1, 34, faster=4))
     test = selftest(measured=msgspec.structs.replace(bench(), tallies=wrong))
     expected = "measured: sequential Welch called slower code FASTER in 4 of 102 windows"
@@ -101,7 +101,7 @@ def test_a_verdict_against_the_truth_is_said() -> None:
     assert not any("FASTER" in text for text in notes(selftest()))
 
 
-def test_windows_without_a_verdict_because_of_the_control_are_said() -> None:
+def test_windows_without_a_verdict_because_of_the_control_are_noted() -> None:
     test = selftest(measured=msgspec.structs.replace(bench(), controls_differ=2))
     assert any("control itself differed in 2 windows" in text for text in notes(test))
 

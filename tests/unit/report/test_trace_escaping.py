@@ -18,12 +18,12 @@ UNSEEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u206
 
 
 @pytest.mark.parametrize("text", made.NASTY)
-def test_unseen_characters_are_spelled_out(text: str) -> None:
+def test_invisible_characters_are_spelled_out(text: str) -> None:
     assert UNSEEN.search(printable(text)) is None
     assert "\n" not in printable(text)
 
 
-def test_what_can_be_read_stays_as_it_is() -> None:
+def test_visible_characters_are_unchanged() -> None:
     for text in ("aten::add_", "größe × 3", "日本語", "a b", ""):
         assert printable(text) == text
 

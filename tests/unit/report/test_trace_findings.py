@@ -77,7 +77,7 @@ def test_the_csv_has_a_section_of_them() -> None:
 
 
 @pytest.mark.parametrize("nasty", NASTY)
-def test_words_from_outside_stay_words(nasty: str) -> None:
+def test_markup_in_user_text_is_escaped(nasty: str) -> None:
     found = made.nasty(nasty)
     page = trace_as(".html", made_up_trace.study(), found)
     assert "<script>" not in page
@@ -100,7 +100,7 @@ def flat(text: str) -> str:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_width_says_all_and_no_line_is_too_long(width: int) -> None:
+def test_every_width_shows_all_findings_and_no_line_is_too_long(width: int) -> None:
     text = at_terminal(made.findings(), width)
     for said in ("data.py:41", "up to 2.5 ×", "same time as 1", "and 1 more below 3 %",
                  "Is the device busy?", "it waits for data 61 %"):  # fmt: skip
@@ -114,14 +114,14 @@ def test_the_next_command_explains_the_first() -> None:
     assert "ridgeline explain loader-starves" in at_terminal(made.findings())
 
 
-def test_where_nothing_is_large_one_sentence_says_so() -> None:
+def test_a_trace_without_large_findings_has_one_sentence() -> None:
     text = flat(at_terminal(made.nothing()))
     assert "nothing above 3 % (1 below it); you are at 71 % of the bfloat16 peak" in text
     assert "1 rule could not look: the trace has no recorded shapes" in text
 
 
 @pytest.mark.parametrize("nasty", NASTY)
-def test_words_from_outside_cannot_move_the_cursor_or_become_markup(nasty: str) -> None:
+def test_user_text_cannot_move_the_cursor_or_become_markup(nasty: str) -> None:
     text = at_terminal(made.nasty(nasty))
     unseen = {c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
     assert unseen <= {"\n"}

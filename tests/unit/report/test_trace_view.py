@@ -119,7 +119,7 @@ def test_the_full_view_has_every_row() -> None:
     assert all(f"op<{i}>" in text for i in range(3000))
 
 
-def test_rows_that_are_next_to_nothing_are_only_counted() -> None:
+def test_negligible_rows_are_only_counted() -> None:
     base = made.study().ops[0]
     ops = tuple(
         msgspec.structs.replace(base, name=f"aten::op_{i}", share=(0.9, 0.0009, 0.0)[min(i, 2)])
@@ -235,7 +235,7 @@ def test_a_querys_answer_is_a_table_with_a_note_on_the_rest() -> None:
     assert "0 rows" in at_terminal(query_document(("a",), [], truncated=False))
 
 
-def test_rows_nobody_will_see_are_counted_all_the_same() -> None:
+def test_rows_that_no_view_shows_are_counted() -> None:
     """A short view looks at 200 rows of a table."""
     study = made.study()
     many = msgspec.structs.replace(

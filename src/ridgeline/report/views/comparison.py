@@ -76,7 +76,8 @@ DEFAULT_ROUNDS_FACTOR = 4
 
 
 def comparison_report(comparison: Comparison, typed: Sequence[str] = ()) -> Report:
-    """`typed` is the command line after `ridgeline`, for the one to type next."""
+    """Return the report. `typed` is the command line after `ridgeline`, for the command to type
+    next."""
     return Report(
         document=lambda: document(comparison, typed),
         data=lambda: data(comparison),
@@ -85,15 +86,15 @@ def comparison_report(comparison: Comparison, typed: Sequence[str] = ()) -> Repo
 
 
 class Judged(Struct, frozen=True, kw_only=True):
-    """One candidate, by the goal that was asked for."""
+    """The answer about one candidate, by the goal of the comparison."""
 
     word: str
     """FASTER, LESS MEMORY, …"""
     tone: Tone
     figure: str = ""
-    """1.31 × [1.27, 1.35]; "" where no number can be believed."""
+    """1.31 × [1.27, 1.35]; "" if no number can be trusted."""
     speed: str = ""
-    """What became of the speed, where something else was the goal."""
+    """What happened to the speed, if speed was not the goal."""
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -108,7 +109,7 @@ class Judged(Struct, frozen=True, kw_only=True):
 
 def judged(comparison: Comparison, candidate: Candidate) -> Judged:
     verdict = candidate.verdict
-    if verdict == "INVALID":  # a number beside it would be quoted
+    if verdict == "INVALID":  # a number beside it would be quoted without the verdict
         return Judged(word=verdict, tone="bad")
     if comparison.goal == "memory":
         return _judged_memory(comparison, candidate)
@@ -136,11 +137,11 @@ def _judged_memory(comparison: Comparison, candidate: Candidate) -> Judged:
 
 
 def _judged_throughput(comparison: Comparison, candidate: Candidate) -> Judged:
-    """The estimate is of time an item, so that it is the throughput's own."""
+    """Return the answer for the goal throughput, where the ratio is of the time an item takes."""
     before, after = items_per_second(comparison.baseline), items_per_second(candidate.variant)
     rates = f" ({before} → {after})" if before and after else ""
     speed = ""
-    # With as many items a call, the time a call would say the same again.
+    # With equal items a call, the time of a call would repeat the rate.
     if comparison.baseline.items != candidate.variant.items:
         took = (
             time(variant.summary.median_ns) for variant in (comparison.baseline, candidate.variant)
@@ -152,8 +153,8 @@ def _judged_throughput(comparison: Comparison, candidate: Candidate) -> Judged:
 
 
 def headline(comparison: Comparison) -> tuple[Judged, tuple[str, ...]]:
-    """Return the answer, which is the one candidate or the best of several, and what it is about:
-    who against whom, what became of the others, how equal the results are."""
+    """Return the answer on the only candidate or the best one, and the facts beside it: what was
+    compared, the verdicts of the others, and whether the results are equal."""
     against = f"against {comparison.baseline.name}"
     number = len(comparison.candidates) + len(comparison.broken)
     if number == 1 and comparison.candidates:
@@ -191,7 +192,7 @@ def document(comparison: Comparison, typed: Sequence[str] = ()) -> Document:
 
 def blocks_of(comparison: Comparison) -> Iterator[Block]:
     candidates = comparison.candidates
-    # That its interval lies above the threshold is all there is to say of FASTER: the chart does.
+    # FASTER and SLOWER need no sentence: the chart shows the interval and the threshold.
     if len(candidates) == 1 and candidates[0].verdict not in ("FASTER", "SLOWER"):
         yield Paragraph(explain(candidates[0].reason))
     yield _variant_table(comparison)
@@ -215,7 +216,7 @@ def blocks_of(comparison: Comparison) -> Iterator[Block]:
 
 
 def _variant_table(comparison: Comparison) -> Table:
-    """The baseline, the A/A control, and each candidate."""
+    """Return the table of the baseline, the A/A control, and each candidate."""
     several = len(comparison.candidates) + len(comparison.broken) > 1
     first = "first run" if comparison.mode == "scripts" else "first call"
     columns = (
@@ -281,7 +282,7 @@ def _ratio(estimate: Estimate, sign: str = "") -> str:
 
 
 def believed_ratio(candidate: Candidate) -> str:
-    """Return the ratio, in brackets where it must not be believed."""
+    """Return the ratio, in brackets if it must not be trusted."""
     text = _ratio(candidate.deciding)
     return f"({text})" if candidate.verdict == "INVALID" and text != NOTHING else text
 
@@ -325,7 +326,7 @@ def interval_mark(candidate: Candidate, name: str) -> IntervalMark:
 
 
 def _interval_mark(name: str, estimate: Estimate, tone: Tone) -> IntervalMark:
-    """An end that is not a number lies where the estimate is."""
+    """Return the mark of an interval. An end that is not a number is drawn at the estimate."""
     middle = estimate.ratio
     low, high = (middle if math.isnan(v) else v for v in (estimate.ci_low, estimate.ci_high))
     return IntervalMark(
@@ -345,12 +346,12 @@ def band_meaning(comparison: Comparison) -> str:
     band = comparison.noise_band
     meaning = "does not matter"
     if band != comparison.threshold:
-        meaning = "is what identical code showed here"
+        meaning = "is how much identical code differed here"
     return f"± {share(band)} {meaning}"
 
 
 def samples_of(comparison: Comparison) -> list[tuple[str, Variant]]:
-    """Return each variant under a name of its own: "baseline", "control", the candidates' names."""
+    """Return each variant under a unique name: "baseline", "control", the candidates' names."""
     named = [("baseline", comparison.baseline)]
     if comparison.control_variant is not None:
         named.append(("control", comparison.control_variant))
@@ -376,7 +377,7 @@ def _samples_chart(comparison: Comparison) -> SamplesChart:
 
 
 def _evidence(candidate: Candidate, several: bool) -> Section:
-    """How results were compared, and every way of cheating that was looked for."""
+    """Return how results were compared, and every guard against cheating."""
     results = candidate.results
     lines = (results_words(results), results.detail, *results.reasons)
     items = [item("results", *(line for line in lines if line))]
@@ -391,9 +392,8 @@ def _evidence(candidate: Candidate, several: bool) -> Section:
 
 
 def notes(comparison: Comparison) -> list[Item]:
-    """Return what must be known before a comparison is believed: errors first, then warnings, then
-    what is merely good to know."""
-    made = [
+    """Return the notes on a comparison: errors first, then warnings, then the rest."""
+    all_notes = [
         *_broken_notes(comparison), *_control_notes(comparison), *_verdict_notes(comparison),
         *_result_notes(comparison), *_guard_notes(comparison), *_order_notes(comparison),
         *_variant_notes(comparison),
@@ -401,7 +401,7 @@ def notes(comparison: Comparison) -> list[Item]:
         *(item("note", text) for text in comparison.notes),
     ]  # fmt: skip
     levels: list[Level] = ["error", "warning", "plain"]
-    return sorted(dict.fromkeys(made), key=lambda note: levels.index(note.level))
+    return sorted(dict.fromkeys(all_notes), key=lambda note: levels.index(note.level))
 
 
 def _broken_notes(comparison: Comparison) -> Iterator[Item]:
@@ -418,11 +418,12 @@ def skip_reason(skipped: Skipped) -> str:
 def _control_notes(comparison: Comparison) -> Iterator[Item]:
     if comparison.control.differs:
         figure = _ratio(comparison.control.estimate, " ×")
-        yield item("control", f"identical code was told apart: A/A {figure}", level="error")
+        yield item("control", f"identical code measured different: A/A {figure}", level="error")
 
 
 def _verdict_notes(comparison: Comparison) -> Iterator[Item]:
-    """Why a candidate has no clear verdict. With one candidate it stands under the headline."""
+    """Yield why a candidate has no clear verdict. With one candidate it stands under the
+    headline."""
     if len(comparison.candidates) == 1:
         return
     for candidate in comparison.candidates:
@@ -434,50 +435,51 @@ def _verdict_notes(comparison: Comparison) -> Iterator[Item]:
             )
 
 
-Said = list[tuple[Candidate, Level, str]]
+CandidateNotes = list[tuple[Candidate, Level, str]]
 
 
 def _result_notes(comparison: Comparison) -> Iterator[Item]:
-    said: Said = []
+    texts: CandidateNotes = []
     for candidate in comparison.candidates:
         results = candidate.results
         if results.status == "different":
-            if candidate.verdict != "INVALID" or not results.detail:  # else the verdict says it
-                said.append((candidate, "error", results.detail or "different"))
+            if candidate.verdict != "INVALID" or not results.detail:  # else the verdict has it
+                texts.append((candidate, "error", results.detail or "different"))
         elif results.strength != "strong":
             kind = "weak check" if results.strength == "weak" else "not checked"
             why = "; ".join(results.reasons) or results.detail
-            said.append((candidate, "warning", f"{kind}: {why}" if why else kind))
-        # With several candidates the table says enough of the strong ones.
+            texts.append((candidate, "warning", f"{kind}: {why}" if why else kind))
+        # With several candidates the table is enough for strong results.
         elif results.detail and len(comparison.candidates) == 1:
-            said.append((candidate, "plain", results.detail))
-    yield from _grouped(comparison, "results", said)
+            texts.append((candidate, "plain", results.detail))
+    yield from _grouped(comparison, "results", texts)
 
 
 def _guard_notes(comparison: Comparison) -> Iterator[Item]:
-    said: Said = []
+    texts: CandidateNotes = []
     for candidate in comparison.candidates:
         for guard in candidate.guards:
             # The guard that made it INVALID is named in the verdict's reason.
             if guard.outcome in ("failed", "warned") and guard != candidate.disqualifying_guard:
                 level: Level = "error" if guard.outcome == "failed" else "warning"
-                said.append((candidate, level, guard_text(guard)))
+                texts.append((candidate, level, guard_text(guard)))
         missed = [guard.name for guard in candidate.guards if guard.outcome == "not looked for"]
         passed = sum(guard.outcome == "passed" for guard in candidate.guards)
         if missed or passed:
             rest = f"; not looked for: {', '.join(missed)}" if missed else ""
-            said.append((candidate, "plain", f"{passed} passed{rest}"))
-    yield from _grouped(comparison, "guards", said)
+            texts.append((candidate, "plain", f"{passed} passed{rest}"))
+    yield from _grouped(comparison, "guards", texts)
 
 
 def guard_text(guard: Guard) -> str:
     return f"{guard.name}{f': {guard.detail}' if guard.detail else ''}"
 
 
-def _grouped(comparison: Comparison, label: str, said: Said) -> Iterator[Item]:
-    """Yield what holds for every candidate without a name, what holds for some with theirs."""
+def _grouped(comparison: Comparison, label: str, texts: CandidateNotes) -> Iterator[Item]:
+    """Yield notes that hold for all candidates once, and others under the names of their
+    candidates."""
     names: dict[tuple[Level, str], list[str]] = {}
-    for candidate, level, text in said:
+    for candidate, level, text in texts:
         names.setdefault((level, text), []).append(candidate.variant.name)
     for (level, text), who in names.items():
         prefix = "" if len(who) == len(comparison.candidates) else f"{', '.join(who)}: "
@@ -488,14 +490,14 @@ def _order_notes(comparison: Comparison) -> Iterator[Item]:
     order, drift = comparison.order, comparison.drift
     if order.significant:
         where = f" ({order.where})" if order.where else ""
-        text = f"the place in a round changed times by up to {share(order.share)}{where}"
+        text = f"the position in a round changed times by up to {share(order.share)}{where}"
         yield item("order", text, level="warning")
     if drift.significant:
         direction = "slower" if drift.share > 0 else "faster"
         yield item(
             "drift",
             f"the baseline got {share(abs(drift.share))} {direction} from the first round to the "
-            "last; ratios are taken inside rounds, absolute times are not",
+            "last; this affects absolute times, but not ratios, which are taken within rounds",
             level="warning",
         )
 
@@ -508,13 +510,13 @@ def _variant_notes(comparison: Comparison) -> Iterator[Item]:
     for name, variant in named:
         if not variant.steady:
             calls = f" after {plural(variant.warmup_calls, 'call')}" if variant.warmup_calls else ""
-            yield item("warm-up", f"{name} had not become steady{calls}", level="warning")
+            yield item("warm-up", f"{name} had not reached a steady state{calls}", level="warning")
         if variant.recompiles:
             count = plural(variant.recompiles, "compilation")
-            yield item("compile", f"{name}: {count} while the rounds ran", level="warning")
+            yield item("compile", f"{name}: {count} during the rounds", level="warning")
     discarded = max(variant.discarded for _, variant in named)
-    if discarded:  # a round is left out whole, so that each variant lost as many
-        text = f"{plural(discarded, 'round')} left out, taken while the device was throttled"
+    if discarded:  # a round is discarded whole, so each variant lost as many samples
+        text = f"{plural(discarded, 'round')} discarded, because the device was throttled"
         yield item("discarded", text, level="warning")
     yield from _processor_time_notes(comparison)
     outliers = "; ".join(
@@ -536,24 +538,24 @@ def _outliers(name: str, variant: Variant) -> str:
 
 
 def _processor_time_notes(comparison: Comparison) -> Iterator[Item]:
-    """Name candidates of which processor time decides, or contradicts wall time."""
-    said: Said = []
+    """Yield notes on candidates whose verdict rests on processor time, or is contradicted by it."""
+    texts: CandidateNotes = []
     for candidate in comparison.candidates:
         ratio = candidate.cpu_ratio
         if candidate.decided_by == "processor_time":
             text = f"wall time alone gives {_ratio(candidate.estimate, ' ×')}"
-            if candidate.verdict in ("FASTER", "SLOWER"):  # else the reason stands with the verdict
+            if candidate.verdict in ("FASTER", "SLOWER"):  # else the verdict has the reason
                 text += f"; {explain(candidate.reason)}"
-            said.append((candidate, "plain", text))
+            texts.append((candidate, "plain", text))
         elif ratio is None or not is_ratio(ratio):
             continue
         elif candidate.verdict == "FASTER" and ratio < 1 / (1 + comparison.threshold):
-            text = f"faster by the clock, on more processor time ({times(ratio)})"
-            said.append((candidate, "plain", text))
+            text = f"faster by wall time, but with more processor time ({times(ratio)})"
+            texts.append((candidate, "plain", text))
         elif candidate.verdict == "SLOWER" and ratio > 1 + comparison.threshold:
-            text = f"slower by the clock, on less processor time ({times(ratio)})"
-            said.append((candidate, "plain", text))
-    yield from _grouped(comparison, "cpu time", said)
+            text = f"slower by wall time, but with less processor time ({times(ratio)})"
+            texts.append((candidate, "plain", text))
+    yield from _grouped(comparison, "cpu time", texts)
 
 
 def _method(comparison: Comparison) -> Iterator[Item]:
@@ -563,7 +565,7 @@ def _method(comparison: Comparison) -> Iterator[Item]:
         yield item("intervals", how)
     by_item = any(candidate.throughput_ratio is not None for candidate in comparison.candidates)
     if comparison.goal == "throughput" and by_item:
-        yield item("ratios", "of time an item, since throughput is the goal")
+        yield item("ratios", "of time an item, because throughput is the goal")
     threads = f"{plural(host.threads, 'thread')} on {plural(host.cores, 'core')}"
     where = (comparison.mode, f"{comparison.cache} cache", host.device, threads)
     yield item("measured", " · ".join([*filter(None, where), f"seed {comparison.seed}"]))
@@ -576,9 +578,9 @@ def _rounds(comparison: Comparison) -> str:
     looks, rounds = comparison.looks, comparison.rounds
     planned = looks[-1] if looks else rounds
     text = plural(rounds, "round") + (f" of {planned:,}" if planned > rounds else "")
-    look = f" at pre-set look {looks.index(rounds) + 1} of {len(looks)}" if rounds in looks else ""
+    look = f" at look {looks.index(rounds) + 1} of {len(looks)}" if rounds in looks else ""
     why = {
-        "decided": f"stopped when decided{look}",
+        "decided": f"stopped when the verdict was clear{look}",
         "budget": "stopped when the time was spent",
         "all rounds": "all that were planned",
         "interrupted": "interrupted",
@@ -592,7 +594,8 @@ def _clock(value: float) -> str:
 
 
 def intervals(comparison: Comparison) -> str:
-    """Return how the intervals were made, and why at a higher level than the whole."""
+    """Return how the intervals were computed, and at which level each: higher than that of the
+    whole."""
     candidates = comparison.candidates
     methods = dict.fromkeys(c.deciding.method for c in candidates if c.deciding.method)
     how = "; ".join(methods)
@@ -609,15 +612,15 @@ def intervals(comparison: Comparison) -> str:
 
 
 class NextStep(Struct, frozen=True):
-    """An option to run a comparison again with."""
+    """An option with which to repeat a comparison."""
 
     why: str
     option: str
     value: str = ""
 
     def command(self, comparison: Comparison, typed: Sequence[str] = ()) -> str:
-        """Return the command line: what was typed with the option in it, or one made of the names
-        where they are targets; else the argument of the Python call, "" if there is none."""
+        """Return the typed command with the option in it, or a command made of the names if they
+        are targets; else the argument of the Python call, "" if there is none."""
         words = [self.option, *([self.value] if self.value else [])]
         if typed:
             return shlex.join(["ridgeline", *self._inserted(typed, words)])
@@ -628,15 +631,16 @@ class NextStep(Struct, frozen=True):
         return f"budget={seconds}" if self.option == "--budget" else ""
 
     def _inserted(self, typed: Sequence[str], words: Sequence[str]) -> list[str]:
-        """An earlier value of the option goes; what follows -- belongs to the scripts."""
-        cut = list(typed).index("--") if "--" in typed else len(typed)
-        before, own = [], iter(typed[:cut])
+        """Return the typed words with the option added. An earlier value of it is removed; words
+        after `--` belong to the scripts."""
+        end = list(typed).index("--") if "--" in typed else len(typed)
+        before, own = [], iter(typed[:end])
         for word in own:
             if word == self.option and self.value:
                 next(own, None)
             elif not (word == self.option or word.startswith(f"{self.option}=")):
                 before.append(word)
-        return [*before, *words, *typed[cut:]]
+        return [*before, *words, *typed[end:]]
 
 
 def next_step(comparison: Comparison) -> NextStep | None:
@@ -644,23 +648,23 @@ def next_step(comparison: Comparison) -> NextStep | None:
     if "INVALID" in verdicts:
         return None
     if comparison.order.significant or comparison.control.differs:
-        # The same again would meet the same disturbance; processes of their own may not.
-        apart = NextStep("in processes of their own", "--isolate")
-        return apart if comparison.mode == "one process" else None
+        # A repetition would meet the same disturbance; separate processes may not.
+        isolated = NextStep("in processes of their own", "--isolate")
+        return isolated if comparison.mode == "one process" else None
     if "UNDECIDED" in verdicts and is_ratio(comparison.budget_s):
         factor = _rounds_factor(comparison)
-        # A quarter of a budget goes into warming up; a round's real time counts, not its plan's.
+        # A quarter of a budget goes into the warm-up. The measured time of a round counts.
         seconds = math.ceil(factor * (4 / 3 * comparison.rounds_s or comparison.budget_s))
         return (
             NextStep(f"with {factor} × the rounds", "--budget", f"{seconds}s") if factor else None
         )
     if "FASTER" in verdicts and verdicts <= {"FASTER", "SAME"}:
-        return NextStep("to keep it so", "--fail-if", "slower")
+        return NextStep("to guard it in CI", "--fail-if", "slower")
     return None
 
 
 def _rounds_factor(comparison: Comparison) -> int:
-    """Return how many times as many rounds would decide; 0 where no number would."""
+    """Return how many times as many rounds would decide; 0 if no number would."""
     if comparison.rounds < MIN_ROUNDS:
         return math.ceil(2 * MIN_ROUNDS / max(comparison.rounds, 1))
     undecided = [c.reason for c in comparison.candidates if c.verdict == "UNDECIDED"]
@@ -684,8 +688,8 @@ _ANSWER = (
 
 
 def data(comparison: Comparison) -> dict[str, Any]:
-    """Figures are in the unit their name ends with; null is "not measured", or not a number. With
-    exactly one candidate its answer stands at the top as well."""
+    """Return the JSON document. Figures are in the unit their name ends with; null is "not
+    measured" or not a number. The answer on an only candidate stands at the top as well."""
     c = comparison
     candidates = [_candidate_data(c, candidate) for candidate in c.candidates]
     answer = {key: candidates[0][key] for key in _ANSWER} if len(candidates) == 1 else {}

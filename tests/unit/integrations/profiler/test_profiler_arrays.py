@@ -104,7 +104,7 @@ def test_flops_per_byte_decide_the_bottleneck_at_any_speed(width: int, expected:
         assert found["bottleneck"] == expected
 
 
-def test_far_from_both_ceilings_it_is_overhead() -> None:
+def test_a_pass_far_from_both_ceilings_is_overhead_bound() -> None:
     far = subject.roofline(0.5, 100.0, subject.COURSE_ROOF)
     near = subject.roofline(80.0, 100.0, subject.COURSE_ROOF)
     assert (far["roofline_bottleneck"], near["roofline_bottleneck"]) == ("overhead", "compute")
@@ -161,7 +161,7 @@ def test_without_a_graph_backward_is_twice_forward_and_says_so(profiler: Profile
     assert profile["backward_latency_ms"] == 2 * profile["forward_latency_ms"]
 
 
-def test_what_cannot_be_run_is_refused_in_words(profiler: Profiler) -> None:
+def test_an_object_that_cannot_be_run_raises_a_readable_error(profiler: Profiler) -> None:
     with pytest.raises(TypeError, match=r"Tensor has no forward\(\)"):
         profiler.measure_memory(Tensor(np.zeros(3)), (3,))
 

@@ -41,7 +41,7 @@ def test_latency_is_the_median_after_exactly_the_warmup(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("warmup", "iterations"), [(1, 0), (-1, 3)])
-def test_impossible_counts_are_refused_in_words(warmup: int, iterations: int) -> None:
+def test_impossible_counts_raise_a_readable_error(warmup: int, iterations: int) -> None:
     with pytest.raises(ValueError, match="iterations >= 1 and warmup >= 0"):
         Profiler().measure_latency(np.sin, 1.0, warmup=warmup, iterations=iterations)
 
@@ -68,7 +68,7 @@ def test_timer_counts_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
         timer.stop()
 
 
-def test_memory_profiler_tells_the_peak_from_what_stays() -> None:
+def test_memory_profiler_distinguishes_peak_and_remaining_memory() -> None:
     with MemoryProfiler() as memory:
         kept = np.ones(2**17)
         np.ones(2**20).sum()
@@ -77,7 +77,7 @@ def test_memory_profiler_tells_the_peak_from_what_stays() -> None:
     assert not tracemalloc.is_tracing()
 
 
-def test_a_trace_of_the_programs_own_goes_on() -> None:
+def test_a_tracemalloc_trace_of_the_program_continues() -> None:
     tracemalloc.start()
     try:
         found = profile_memory(np.ones, 2**17)

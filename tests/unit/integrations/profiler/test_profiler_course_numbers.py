@@ -74,7 +74,7 @@ def test_convolution_that_names_no_padding_keeps_its_size(
     assert profiler.count_flops(layer, (8, inputs, size, size)) == expected
 
 
-def test_object_that_is_no_convolution_counts_zero(profiler: Profiler) -> None:
+def test_an_object_without_convolution_attributes_counts_zero(profiler: Profiler) -> None:
     assert profiler._count_conv_flops(Holder(), (1, 3, 32, 32)) == 0
 
 
@@ -86,7 +86,7 @@ def test_stack_of_descriptions_is_summed(profiler: Profiler) -> None:
     assert profiler.count_flops(stack, (7, 128)) == 2 * 128 * 64 + 2 * 64 * 10
 
 
-def test_what_is_not_a_layer_counts_its_elements(profiler: Profiler) -> None:
+def test_an_object_that_is_no_layer_counts_its_elements(profiler: Profiler) -> None:
     assert profiler.count_flops(Tensor(zeros((4, 8))), (4, 8)) == 32
 
 

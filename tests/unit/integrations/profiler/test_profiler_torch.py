@@ -144,7 +144,7 @@ def test_several_arguments_come_as_a_tuple_or_a_mapping(profiler: Profiler) -> N
     assert profiler.measure_latency(model, named, iterations=1) > 0
 
 
-def test_the_roofline_may_say_overhead_where_the_course_has_no_word_for_it(
+def test_the_roofline_can_be_overhead_which_the_course_does_not_know(
     profiler: Profiler,
 ) -> None:
     profile = profiler.profile_forward_pass(nn.Linear(8, 4), torch.randn(2, 8))
