@@ -1,4 +1,4 @@
-"""What a model costs before it runs: parameters, FLOPs, bytes, memory by phase and module."""
+"""The cost of a model before it runs: parameters, FLOPs, bytes, and memory by phase and module."""
 
 from ridgeline.cost.counting.account import Account, count, join
 

@@ -1,7 +1,8 @@
-"""A ledger read as memory: what each kind took, and what was alive at the peak.
+"""The account of one counted pass: its cost (`cost_of`) and its memory (`memory_of`).
 
-Training is accounted in steady state: the optimizer's state exists before forward begins and
-gradients do not (zero_grad sets them to None).
+`count` runs the pass and returns both. Memory in training is that of the steady state: the state of
+the optimizer exists before forward begins, and gradients do not, because zero_grad sets them to
+None.
 """
 
 from typing import Any, Literal
@@ -35,7 +36,7 @@ def memory_of(
     result: Pass, backend: Backend, step: OptimizerAccount | None, training: bool
 ) -> Memory:
     state = step.state_bytes if step is not None else 0
-    kept = [e for e in result.ledger.entries if _is_activation(e, result)]
+    activations = [e for e in result.ledger.entries if _is_activation(e, result)]
     in_pass = result.ledger.peak_bytes + state
     in_step = result.end_bytes + state + (step.temporary_bytes if step else 0)
     stepping = training and in_step > in_pass
@@ -57,7 +58,7 @@ def memory_of(
     if state:
         at_peak["optimizer"] = state
     by_module: dict[str, int] = {}
-    for entry in kept:
+    for entry in activations:
         by_module[entry.module] = by_module.get(entry.module, 0) + entry.bytes
     return Memory(
         mode="training" if training else "inference",
@@ -69,7 +70,7 @@ def memory_of(
         gradients_bytes=result.gradient_bytes,
         optimizer_bytes=state,
         activations_bytes=(
-            sum(e.bytes for e in kept) if training else at_peak.get("activations", 0)
+            sum(e.bytes for e in activations) if training else at_peak.get("activations", 0)
         ),
         temporaries_bytes=at_peak.get("temporaries", 0),
         peak_bytes=max(in_pass, in_step) if training else in_pass,
@@ -84,7 +85,7 @@ def memory_of(
 
 
 def _is_activation(entry: Entry, result: Pass) -> bool:
-    """Made by forward and still needed when backward begins."""
+    """Return whether forward made a tensor that is still needed when backward begins."""
     return (
         entry.kind == "intermediate"
         and entry.born <= result.forward_end
@@ -171,8 +172,9 @@ def _totals(tally: Tally) -> Totals:
 
 
 def _coverage(ops: tuple[OpCost, ...]) -> tuple[float, tuple[Unformulated, ...]]:
-    """By bytes: the one size that an operator without a formula has too."""
-    # an optimizer moves much and computes little: it would hide what the model lacks
+    """Return the coverage in percent and the operators without a formula. Coverage is by moved
+    bytes, which are known without a formula too."""
+    # The optimizer moves much and computes little: it would hide missing formulas of the model.
     ops = tuple(o for o in ops if o.phase != "optimizer")
     missing: dict[str, Totals] = {}
     for op in ops:
@@ -182,7 +184,7 @@ def _coverage(ops: tuple[OpCost, ...]) -> tuple[float, tuple[Unformulated, ...]]
     uncounted = sum(t.bytes for t in missing.values())
     percent = 100.0 if moved == 0 else 100.0 * (moved - uncounted) / moved
     if missing and percent == 100.0:
-        percent = 99.99  # never a silent hundred
+        percent = 99.99  # 100 % is only reported if nothing is missing
     rows = [Unformulated(op=n, calls=t.calls, bytes=t.bytes) for n, t in missing.items()]
     return percent, tuple(sorted(rows, key=lambda r: -r.bytes))
 
@@ -228,7 +230,7 @@ def _by_module(
 
 
 def _ancestors(path: str) -> list[str]:
-    """ "a.b.c" belongs to itself, "a.b", "a" and the model."""
+    """Return the modules that contain "a.b.c": the model "", "a", "a.b" and itself."""
     if not path:
         return [""]
     parts = path.split(".")
@@ -246,38 +248,39 @@ def _notes(result: Pass, backend: Backend) -> tuple[str, ...]:
             "counted per rank: distributed tensors as this rank runs them; over all ranks their "
             f"forward is {result.mode.global_flops:.4g} FLOPs"
         )
-    for op, words in result.mode.failed.items():
-        notes.append(f"{op} has a formula that could not read this call: {words}")
+    for op, error in result.mode.failed.items():
+        notes.append(f"{op} has a formula that could not read this call: {error}")
     return tuple(notes)
 
 
 def join(inference: Cost, training: Cost) -> Cost:
-    served = {m.path: m for m in inference.modules}
+    """Return the cost with the forward of inference and the other phases of training."""
+    by_path = {m.path: m for m in inference.modules}
     ops = (
         *(o for o in inference.ops if o.phase == "forward"),
         *(o for o in training.ops if o.phase != "forward"),
     )
-    modules = tuple(_joined_module(served.get(m.path), m) for m in training.modules)
+    modules = tuple(_joined_module(by_path.get(m.path), m) for m in training.modules)
     notes = tuple(dict.fromkeys((*inference.notes, *training.notes)))
     return assemble(ops, modules, inference.backend, notes)
 
 
-def _joined_module(served: ModuleCost | None, trained: ModuleCost) -> ModuleCost:
-    phases: dict[Phase, Totals] = {p: t for p, t in trained.phases.items() if p != "forward"}
-    if served is not None and "forward" in served.phases:
-        phases = {"forward": served.phases["forward"], **phases}
+def _joined_module(inference: ModuleCost | None, training: ModuleCost) -> ModuleCost:
+    phases: dict[Phase, Totals] = {p: t for p, t in training.phases.items() if p != "forward"}
+    if inference is not None and "forward" in inference.phases:
+        phases = {"forward": inference.phases["forward"], **phases}
     return ModuleCost(
-        path=trained.path,
-        type=trained.type,
-        calls=served.calls if served is not None else trained.calls,
-        parameters=trained.parameters,
+        path=training.path,
+        type=training.type,
+        calls=inference.calls if inference is not None else training.calls,
+        parameters=training.parameters,
         phases=phases,
-        activation_bytes=trained.activation_bytes,
+        activation_bytes=training.activation_bytes,
     )
 
 
 class Account(Struct, frozen=True, kw_only=True):
-    """One model, one set of inputs, accounted once."""
+    """What one pass of a model with one set of inputs costs."""
 
     parameters: Parameters
     cost: Cost
@@ -293,24 +296,24 @@ def count(
     training: bool = False,
     optimizer: str = "",
 ) -> Account:
-    """Run the model once under the counter and say what it costs.
+    """Run the model once under the counter, and return what it costs.
 
-    `backend` chooses the tensors: "fake" and "meta" compute nothing, "real" runs the model; "auto"
-    takes meta for a model on meta, else fake, and real where fake ones do not carry what the model
-    asks for. `training` runs forward and backward in train mode, `optimizer` adds its step; else
-    the model runs in eval mode without gradients.
+    `backend` chooses the tensors: "fake" and "meta" compute nothing, and "real" runs the model.
+    "auto" chooses meta for a model on meta and fake for others, and falls back to real if the model
+    needs values that fake tensors do not have. With `training`, forward and backward run in train
+    mode, and `optimizer` adds its step. Otherwise the model runs in eval mode without gradients.
     """
     kwargs = kwargs or {}
     notes: list[str] = []
     if any(is_lazy(p) for p in model.parameters()):
-        with torch.no_grad():  # lazy modules learn their shapes from a first batch
+        with torch.no_grad():  # lazy modules get their shapes from a first batch
             model(*args, **kwargs)
     result, used = _run(model, args, kwargs, backend, training, notes)
     step = None
     if training and optimizer:
         parameters = list(model.parameters())
         trained = [parameters[position] for position in result.trained]
-        # torch steps lists of tensors at once on a GPU, one tensor at a time on a CPU
+        # By default, torch steps lists of tensors on a GPU, and one tensor at a time on a CPU.
         foreach = device_of(model, args, kwargs).type in ("cuda", "meta")
         step = OptimizerAccount(optimizer, trained, foreach)
         if step.estimated:
@@ -337,8 +340,8 @@ def _run(
     except Exception as error:
         if first == "meta":
             raise
-        # whatever stopped it, the model itself decides: it runs, or its own error comes out
+        # A real run decides: the model runs, or raises its own error.
         result = run_pass(model, args, kwargs, "real", training)
-        words = str(error).strip().splitlines()
-        notes.append(f"counted on a real run: {words[0][:200] if words else type(error).__name__}")
+        lines = str(error).strip().splitlines()
+        notes.append(f"counted on a real run: {lines[0][:200] if lines else type(error).__name__}")
         return result, "real"

@@ -1,7 +1,10 @@
-"""Which module is at work: by the calls under way in forward, and in backward by the autograd node,
-whose sequence number tells in which module its forward ran.
+"""Counting of the operators of a pass, by phase and module.
 
-Backward hooks would tell too, but they wrap outputs, which breaks in-place operators and views.
+`CostMode` counts every operator that is dispatched. `ModuleTracker` finds the module that an
+operator belongs to: in forward by the module calls in progress, and in backward by the autograd
+node, whose sequence number tells in which module its forward ran. (Backward hooks wrap the outputs
+of modules, which breaks in-place operators and views.) `PhaseTracker` tells forward, recomputation
+and backward apart.
 """
 
 import contextlib
@@ -28,17 +31,17 @@ from ridgeline.cost.counting.operands import (
 from ridgeline.cost.formulas import Work, work_of
 from ridgeline.records.cost import Phase
 
-_ACCUMULATE_GRAD = 2**64 - 1
+_ACCUMULATE_GRAD = 2**64 - 1  # the sequence number of the nodes that accumulate gradients
 
 
 def display_path(path: str) -> str:
-    """torch.compile and checkpoint wrappers add a level that nobody wrote."""
+    """Return a module path without the levels that torch.compile and checkpoint wrappers add."""
     parts = [p for p in path.split(".") if p not in ("_orig_mod", "_checkpoint_wrapped_module")]
     return ".".join(parts)
 
 
 class ModuleTracker:
-    """While entered, `path` is the qualified name of the innermost module running."""
+    """Inside this context, `path` is the qualified name of the innermost module that is running."""
 
     def __init__(self, root: torch.nn.Module) -> None:
         self.root = root
@@ -46,7 +49,7 @@ class ModuleTracker:
         self.types: dict[str, str] = {}
         for name, module in root.named_modules():
             path = display_path(name)
-            # keyed by id: a user's module may define a __hash__ or __eq__ that fails
+            # The key is the id, because a user's module may have a __hash__ or __eq__ that fails.
             self.paths[id(module)] = path
             if type(module).__name__ not in ("OptimizedModule", "CheckpointWrapper"):
                 self.types[path] = type(module).__name__
@@ -73,7 +76,7 @@ class ModuleTracker:
             handle.remove()
 
     def forward_ended(self) -> None:
-        """The model has returned: whatever wrapper left its call open is closed."""
+        """Note that the model has returned. Calls that wrappers left open are closed."""
         self._stack.clear()
 
     @property
@@ -85,8 +88,8 @@ class ModuleTracker:
         return self._stack[-1] if self._stack else ""
 
     def path_in_backward(self) -> str:
-        """The module whose forward made the autograd node that is running."""
-        if self._stack:  # a module called again inside backward: recomputation
+        """Return the module whose forward made the autograd node that is running."""
+        if self._stack:  # a module called inside backward is recomputed
             return self._stack[-1]
         node = torch._C._current_autograd_node()
         if node is None:
@@ -103,7 +106,7 @@ class ModuleTracker:
 
     def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
         path = self.paths.get(id(module))
-        if path is None:  # made on the fly, or not part of the model
+        if path is None:  # made during the pass, or not part of the model
             path = self.path
         elif not (self._stack and self._stack[-1] == path):
             self.calls[path] = self.calls.get(path, 0) + 1
@@ -117,16 +120,19 @@ class ModuleTracker:
 
 
 class PhaseTracker:
+    """Tells the phase of an operator: forward, recomputation or backward."""
+
     def __init__(self) -> None:
         self.in_backward = False
         self._recomputing = 0
 
     def phase(self, modules_running: int) -> Phase:
-        """The phase of the operator being dispatched; the optimizer is accounted apart."""
+        """Return the phase of the operator that is being dispatched. The optimizer is not among
+        them; its step is counted separately."""
         if not self.in_backward:
             return "forward"
         if torch._C._current_graph_task_id() == -1:
-            return "backward"  # the gradient it starts from
+            return "backward"  # makes the gradient that backward starts from
         again = self._recomputing or modules_running or torch.is_grad_enabled()
         return "recompute" if again or _in_reentrant_checkpoint() else "backward"
 
@@ -141,14 +147,15 @@ class PhaseTracker:
 
     @contextmanager
     def _checkpoints_noticed(self) -> Iterator[None]:
-        """A nested checkpoint runs its own forward without gradients inside the outer one's
-        recomputation: only the hook that wraps the whole recomputation tells."""
+        """Inside this context, know when a checkpoint recomputes. A nested checkpoint runs its
+        forward without gradients inside the outer recomputation, so only the hook around the whole
+        recomputation shows it."""
         tracker, original = self, getattr(checkpoint, "_recomputation_hook", None)
         if original is None:
             yield
             return
 
-        class Noticed(original):  # type: ignore[misc, valid-type]
+        class RecomputationHook(original):  # type: ignore[misc, valid-type]
             def __enter__(self) -> Any:
                 tracker._recomputing += 1
                 return super().__enter__()
@@ -157,7 +164,7 @@ class PhaseTracker:
                 tracker._recomputing -= 1
                 return super().__exit__(*error)
 
-        checkpoint._recomputation_hook = Noticed  # type: ignore[misc]
+        checkpoint._recomputation_hook = RecomputationHook  # type: ignore[misc]
         try:
             yield
         finally:
@@ -165,8 +172,8 @@ class PhaseTracker:
 
 
 def _in_reentrant_checkpoint() -> bool:
-    """Directly inside its backward there is only the forward run again; the backward of that has
-    nodes of its own."""
+    """Return whether the running node is that of a reentrant checkpoint. Directly inside it, only
+    the forward runs again; the backward of that forward has nodes of its own."""
     node = torch._C._current_autograd_node()
     return node is not None and "CheckpointFunction" in node.name()
 
@@ -191,7 +198,7 @@ class Tally(Struct):
 
 
 class Site(Struct, frozen=True):
-    """Where a cost belongs."""
+    """The phase, module, operator and dtype that a cost belongs to."""
 
     phase: Phase
     module: str
@@ -202,12 +209,13 @@ class Site(Struct, frozen=True):
 
 _NO_WORK = Work()
 _UNREADABLE = (TypeError, ValueError, IndexError, AttributeError, RuntimeError)
-"""What a formula, or a tensor of an unusual layout, raises where a call cannot be read."""
+"""The errors of a formula, or of a tensor with an unusual layout, if a call cannot be read."""
 
 
 class CostMode(TorchDispatchMode):
-    """Counts what runs inside it. `phase` fixes the phase; None asks the autograd engine. `scalar`
-    is what `.item()` of a tensor without data gives, where any number will do."""
+    """Counts the operators that run inside it. `phase` is their phase; if it is None, the phase is
+    found out for each. `scalar` is what `.item()` of a tensor without data returns, for programs
+    for which any number leads to the same work."""
 
     supports_higher_order_operators = True
 
@@ -223,7 +231,7 @@ class CostMode(TorchDispatchMode):
         self.tallies: dict[Site, Tally] = {}
         self.assumptions: set[str] = set()
         self.failed: dict[str, str] = {}
-        """Operators whose formula could not read their arguments, with its words."""
+        """The operators whose formula could not read their arguments, each with the error."""
         self._modules = modules
         self._ledger = ledger
         self._phase = phase
@@ -231,7 +239,7 @@ class CostMode(TorchDispatchMode):
         self._fake_mode = fake_mode
         self.phases = PhaseTracker()
         self.global_flops = 0
-        """Forward FLOPs of distributed tensors, over all ranks."""
+        """The forward FLOPs of distributed tensors, over all ranks."""
 
     def __torch_dispatch__(
         self,
@@ -243,7 +251,7 @@ class CostMode(TorchDispatchMode):
         kwargs = kwargs or {}
         name = operator_name(func)
         if any(_unwraps_itself(t) for t in types):
-            # DTensor and friends: let them turn into what this rank runs, and count that
+            # A DTensor turns the call into what this rank runs, and that is counted.
             self._count_globally(func, args, kwargs)
             return NotImplemented
         if name.startswith("prim::") or self._is_foreign(args):
@@ -280,14 +288,14 @@ class CostMode(TorchDispatchMode):
             return
         moved = moved_bytes(func, name, args, kwargs, out, work)
         if work is None and moved == 0:
-            return  # a view or an allocation of an operator nobody listed
+            return  # a view or an allocation, which costs nothing
         operands = call.tensors or call.outputs
         if operands:
             self._tally(phase, module, name, operands[0].dtype, work, moved)
 
     def _is_foreign(self, args: tuple[Any, ...]) -> bool:
-        """Fake tensors of somebody else's mode: DTensor works out shapes with them, on global
-        sizes, in the middle of a real pass."""
+        """Return whether a call uses fake tensors of another mode. DTensor uses such tensors of
+        global size to find out shapes, in the middle of a real pass."""
         return any(
             type(t).__name__ == "FakeTensor"
             and getattr(t, "fake_mode", None) is not self._fake_mode
@@ -309,12 +317,13 @@ class CostMode(TorchDispatchMode):
         if work is not None and work.recomputed_macs:
             again = Site("recompute", module, op, dtype, True)
             skipped = work.recomputed_macs * work.skipped_macs // max(work.macs, 1)
-            once_more = Work(macs=work.recomputed_macs, skipped_macs=skipped)
-            self.tallies.setdefault(again, Tally()).add(once_more, 0)
+            repeated = Work(macs=work.recomputed_macs, skipped_macs=skipped)
+            self.tallies.setdefault(again, Tally()).add(repeated, 0)
 
     def _assumed(self, tensor: torch.Tensor) -> bool | float | None:
-        """A tensor without data has no truth value. `mask.all()` and `bad.any()` guard the usual
-        case in every program seen (a full mask, no NaN), so that case is assumed, and said."""
+        """Return the value that is assumed for a tensor without data; None for no assumption. In
+        every program seen, `mask.all()` and `bad.any()` check for the usual case (a full mask, no
+        NaN), so that case is assumed, and a note says so."""
         if not has_no_data(tensor):
             return None
         if tensor.dtype is not torch.bool:
@@ -333,7 +342,8 @@ def has_no_data(tensor: torch.Tensor) -> bool:
 
 
 def _is_pointwise(func: Any) -> bool:
-    """torch's own tag, for elementwise operators newer than our tables."""
+    """Return whether torch tags an operator as elementwise. This covers operators that are newer
+    than our tables."""
     return torch.Tag.pointwise in getattr(func, "tags", ())
 
 

@@ -1,7 +1,9 @@
-"""Every storage from birth to death, and the moment most were alive.
+"""The ledger of a pass: every tensor storage from allocation to release, and the peak of memory.
 
-Works on real, fake and meta tensors alike, since a fake storage has a size and a lifetime too.
-What a kernel allocates inside itself never shows up here: that is the gap to a measured peak.
+It works on real, fake and meta tensors, because a fake storage has a size and a lifetime too.
+Memory that a kernel allocates internally is not seen. It is estimated for convolutions on a CPU
+(`transient_bytes`) and for recurrent layers (`hidden_bytes`); the rest is the gap to a measured
+peak.
 """
 
 import weakref
@@ -16,11 +18,11 @@ from msgspec import Struct
 from ridgeline.cost.counting.operands import dtype_name, stored_parts
 
 CUDA_BLOCK_BYTES = 512
-"""The caching allocator hands out multiples of this."""
+"""CUDA's caching allocator rounds sizes up to a multiple of this."""
 
 
 class Entry(Struct):
-    """One storage. `born` and `died` are positions in the ledger's own count of events."""
+    """One storage. `born` and `died` are numbers of events, which the ledger counts."""
 
     kind: str
     bytes: int
@@ -34,6 +36,9 @@ class Entry(Struct):
 
 
 class StorageLedger:
+    """Records the storages of a pass. `round_to` is the unit in which the allocator hands out
+    memory."""
+
     def __init__(self, round_to: int = 1) -> None:
         self.entries: list[Entry] = []
         self.live_bytes = 0
@@ -41,7 +46,7 @@ class StorageLedger:
         self.peak_event = 0
         self.peak_context = ("", "", "")
         self.peak_transient_bytes = 0
-        """Of the peak, what a kernel took while it ran."""
+        """The part of the peak that a kernel used internally."""
         self._round_to = round_to
         self._open: dict[int, Entry] = {}
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -56,9 +61,9 @@ class StorageLedger:
         return None if storage is None else self._open.get(storage._cdata)
 
     def entries_of(self, tensor: torch.Tensor) -> list[Entry]:
-        """One for a strided tensor, one a component for a sparse one."""
-        found = (self.entry_of(part) for part in stored_parts(tensor))
-        return [entry for entry in found if entry is not None]
+        """Return the entries of a tensor. A sparse tensor has one for each of its components."""
+        entries = (self.entry_of(part) for part in stored_parts(tensor))
+        return [entry for entry in entries if entry is not None]
 
     def add(
         self,
@@ -69,8 +74,8 @@ class StorageLedger:
         phase: str = "",
         hidden_bytes: int = 0,
     ) -> Entry | None:
-        """Note a storage if it is new; a view of a known one is no event. `hidden_bytes` is what it
-        would hold on a real device beyond what it says."""
+        """Record a storage if it is new; a view of a known storage is ignored. `hidden_bytes` is
+        what it would have on a real device in addition to its own size."""
         storage = _storage(tensor)
         if storage is None:
             return None
@@ -94,14 +99,14 @@ class StorageLedger:
         self._open[key] = entry
         self._references[key] = weakref.ref(storage, lambda _: self._close(key))
         self.live_bytes += size
-        self._look(0, (phase, op, module))
+        self._update_peak(0, (phase, op, module))
         return entry
 
     def add_transient(self, size: int, op: str, module: str, phase: str) -> None:
-        """Memory that comes and goes inside one operator."""
-        self._look(size, (phase, op, module))
+        """Record memory that one operator uses only while it runs."""
+        self._update_peak(size, (phase, op, module))
 
-    def _look(self, transient: int, context: tuple[str, str, str]) -> None:
+    def _update_peak(self, transient: int, context: tuple[str, str, str]) -> None:
         if self.live_bytes + transient > self.peak_bytes:
             self.peak_bytes = self.live_bytes + transient
             self.peak_transient_bytes = transient
@@ -109,7 +114,7 @@ class StorageLedger:
             self.peak_context = context
 
     def add_packed(self, tensor: torch.Tensor, kind: str) -> int:
-        """Note memory that lives outside any tensor, for as long as the model does."""
+        """Record memory outside of any tensor that exists as long as the model."""
         self._event += 1
         size = tensor.numel() * tensor.itemsize
         self.entries.append(
@@ -121,6 +126,7 @@ class StorageLedger:
         return size
 
     def add_all(self, tensors: Iterable[torch.Tensor], kind: str) -> int:
+        """Record all tensors, and return the bytes that were new."""
         before = self.live_bytes
         for tensor in tensors:
             for part in stored_parts(tensor):
@@ -136,7 +142,7 @@ class StorageLedger:
             self.live_bytes -= entry.bytes
 
     def release(self) -> None:
-        """Forget the storages still alive: their deaths are not of interest any more."""
+        """Stop to follow the storages that still exist."""
         self._references.clear()
         self._open.clear()
 
@@ -151,37 +157,42 @@ def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return None
 
 
-_SHORT, _LONG = 8, 16
-"""Time steps of the two probes; shorter ones are mostly alignment."""
+_SHORT_PROBE_STEPS, _LONG_PROBE_STEPS = 8, 16
+"""The lengths of the two probes. With fewer time steps, most of the workspace is alignment."""
 _TRAIN_ARGUMENT = 15
 _WORKSPACE_OUTPUT = 3
 
 
 def hidden_bytes(name: str, args: tuple[Any, ...], out: Any) -> int:
-    """What the real kernel would have returned as workspace in place of an empty tensor."""
+    """Return the size of the workspace that the real kernel of a recurrent layer would return in
+    place of an empty tensor."""
     if name != "aten::mkldnn_rnn_layer" or not args[_TRAIN_ARGUMENT]:
         return 0
     if out[_WORKSPACE_OUTPUT] is None or out[_WORKSPACE_OUTPUT].numel():
-        return 0  # none where no gradient is wanted, or a real one
+        return 0  # no gradient is needed, or the workspace is real
     x, state = args[0], args[5]
     steps, batch, width = x.shape
     key = (batch, width, state.shape[-1], args[7], args[9], *args[10:15])
     try:
-        if steps <= _LONG:
+        if steps <= _LONG_PROBE_STEPS:
             return _probe(steps, key, args[1].shape, args[2].shape)
-        short, long = (_probe(n, key, args[1].shape, args[2].shape) for n in (_SHORT, _LONG))
+        short, long = (
+            _probe(n, key, args[1].shape, args[2].shape)
+            for n in (_SHORT_PROBE_STEPS, _LONG_PROBE_STEPS)
+        )
     except RuntimeError:
-        return 0  # a build of torch without oneDNN: nothing to add
-    return int(long + (steps - _LONG) * (long - short) // (_LONG - _SHORT))
+        return 0  # a build of torch without oneDNN
+    added_steps = _LONG_PROBE_STEPS - _SHORT_PROBE_STEPS
+    return int(long + (steps - _LONG_PROBE_STEPS) * (long - short) // added_steps)
 
 
 def transient_bytes(name: str, args: tuple[Any, ...], out: Any) -> int:
-    """What a convolution on a CPU takes inside itself beyond its operands and results: oneDNN
-    reorders tensors in contiguous layout to its own and back.
+    """Return the memory that a convolution on a CPU uses internally, in addition to its operands
+    and results. oneDNN converts tensors from the contiguous layout to its own and back.
 
-    Measured over 15 shapes each in one, two and three dimensions. Forward: reordered input and
-    weight beside the reordered output, or the latter beside the result. Backward: reordered input
-    and gradient; with a stride the input's gradient a second time, to scatter into.
+    This was measured over 15 shapes each in one, two and three dimensions. In forward there are the
+    converted input and weight, or the converted output beside the result. In backward there are the
+    converted input and gradient; with a stride, the gradient of the input exists a second time.
     """
     if name == "aten::convolution":
         x, weight, result = args[0], args[1], out
@@ -211,7 +222,7 @@ def _tensor_bytes(tensor: torch.Tensor) -> int:
 
 @cache
 def _probe(steps: int, key: tuple[Any, ...], *weights: torch.Size) -> int:
-    # a thread of its own has none of the modes around us: real tensors, gradients on
+    # The modes that are active here do not hold in a new thread: it has real tensors and gradients.
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ridgeline") as fresh:
         return fresh.submit(_workspace_bytes, steps, key, *weights).result()
 

@@ -1,4 +1,5 @@
-"""Tensors wherever a program holds them: in nested containers, dataclasses and plain objects."""
+"""The operands of an operator: finding tensors in containers and objects, describing a call for the
+formulas, and the bytes that a call moves."""
 
 import copy
 import dataclasses
@@ -19,7 +20,7 @@ _LEAVES = (
 
 
 def nested_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in nested lists, tuples and mappings."""
+    """Yield every tensor in nested lists, tuples and mappings."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
@@ -31,7 +32,7 @@ def nested_tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def reachable_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Every tensor that can be reached, attributes of objects included."""
+    """Yield every tensor that can be reached from a value, also through attributes of objects."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, _LEAVES) or depth > MAX_SEARCH_DEPTH:
@@ -48,7 +49,8 @@ def reachable_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 
 
 def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same value with its tensors changed; what holds none stays the same object."""
+    """Return the value with `change` applied to its tensors, also in nested containers and
+    dataclasses. Other values are returned as they are."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, _LEAVES):
@@ -71,13 +73,13 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    found = dict(getattr(value, "__dict__", {}))
+    attributes = dict(getattr(value, "__dict__", {}))
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
             if hasattr(value, name):
-                found[name] = getattr(value, name)
-    return found
+                attributes[name] = getattr(value, name)
+    return attributes
 
 
 _DTYPE_NAMES: dict[torch.dtype, str] = {}
@@ -94,7 +96,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def describe(tensor: torch.Tensor) -> Tensor:
     if tensor.is_nested:
-        raise TypeError("a nested tensor has no one shape")
+        raise TypeError("a nested tensor has no single shape")
     stored = None
     if tensor.layout is not torch.strided:
         stored = stored_parts(tensor)[0].numel()
@@ -102,7 +104,8 @@ def describe(tensor: torch.Tensor) -> Tensor:
 
 
 def stored_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The dense tensors that hold its data, values first; itself where it is strided."""
+    """Return the dense tensors with the data of a tensor, values first. For a strided tensor this
+    is the tensor itself."""
     if is_distributed(tensor):
         return (tensor._local_tensor,)  # type: ignore[attr-defined]
     layout = tensor.layout
@@ -121,7 +124,7 @@ def stored_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:
-    """A DTensor, told without importing torch.distributed."""
+    """Return whether this is a DTensor. The test does not import torch.distributed."""
     return type(tensor).__name__ == "DTensor"
 
 
@@ -131,12 +134,13 @@ def _value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_value(item) for item in value]
     if isinstance(value, torch.ScriptObject) and hasattr(value, "unpack"):
-        return describe(value.unpack()[0])  # a quantised weight travels packed
+        return describe(value.unpack()[0])  # a quantised weight is passed packed
     return value
 
 
 def operator_name(func: Any) -> str:
-    """ "aten::addmm" of an operator overload, "higher_order::flex_attention" of a HOP."""
+    """Return the name of an operator: "aten::addmm" for an overload, "higher_order::flex_attention"
+    for a higher-order operator."""
     schema = getattr(func, "_schema", None)
     if schema is not None:
         return str(schema.name)
@@ -144,6 +148,7 @@ def operator_name(func: Any) -> str:
 
 
 def as_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Call:
+    """Describe the call of an operator for the formulas."""
     schema = getattr(func, "_schema", None)
     outputs = tuple(describe(t) for t in nested_tensors(out))
     values = [_value(a) for a in args]
@@ -158,6 +163,7 @@ def as_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) 
 
 
 def storage_key(tensor: torch.Tensor) -> int:
+    """Return a key that is equal for tensors that share a storage."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # sparse and nested layouts have none
@@ -173,7 +179,8 @@ _TOUCHES_NOTHING = ("aten::empty", "aten::new_empty", "aten::detach", "aten::lif
 def moved_bytes(
     func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, work: Work | None
 ) -> int:
-    """A view moves nothing; what is written in place counts as written."""
+    """Return the bytes that a call reads and writes. A view moves nothing; what is written in place
+    counts as written."""
     if name.startswith(_TOUCHES_NOTHING):
         return 0
     destinations = {id(t) for t in nested_tensors(kwargs.get("out"))}
@@ -182,7 +189,7 @@ def moved_bytes(
     in_place = name.endswith("_") and not name.endswith("__")
     if outputs and not in_place and not destinations and _are_views(inputs, outputs):
         return 0
-    if not outputs:  # list operators in place return nothing
+    if not outputs:  # operators on lists in place return nothing
         outputs = _mutated(func, args, kwargs)
     written = _unique_bytes(outputs)
     read = None
@@ -198,16 +205,17 @@ def _mutated(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[t
     schema = getattr(func, "_schema", None)
     if schema is None:
         return []
-    found: list[torch.Tensor] = []
+    written: list[torch.Tensor] = []
     for position, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
-            found += nested_tensors(value)
-    return found
+            written += nested_tensors(value)
+    return written
 
 
 def _unique_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Two views of one storage are never read as more than that storage."""
+    """Return the bytes that the tensors show. Several views of one storage count at most as that
+    storage."""
     touched: dict[int, int] = {}
     capacity: dict[int, int] = {}
     for tensor in tensors:
@@ -219,13 +227,13 @@ def _unique_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def stored_bytes(*tensors: torch.Tensor) -> int:
-    """What these tensors take in memory, each storage once."""
+    """Return the bytes that these tensors take in memory; each storage counts once."""
     parts = {storage_key(part): part for tensor in tensors for part in stored_parts(tensor)}
     return sum(_capacity(part) for part in parts.values())
 
 
 def _touched_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of the distinct elements a tensor shows: an expanded dimension is one element deep."""
+    """Return the bytes of a tensor's distinct elements; an expanded dimension has one element."""
     if tensor.is_nested:
         return tensor.numel() * tensor.itemsize
     elements = 1

@@ -1,4 +1,5 @@
-"""A model's parameters and buffers, each storage once."""
+"""A model's parameters and buffers, each storage counted once, and the memory and work of an
+optimizer."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from ridgeline.records.cost import Parameters
 
 
 def named_unique(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Each parameter object once, under its first name."""
+    """Yield each parameter object once, under its first name."""
     yield from model.named_parameters(remove_duplicate=True)
 
 
@@ -65,7 +66,8 @@ def count_parameters(model: torch.nn.Module) -> Parameters:
 
 
 def packed_weights(model: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Quantised layers keep weight and bias out of `parameters()`, in an object of their own."""
+    """Yield the weights and biases of quantised layers, which are not among `parameters()` but in
+    an object of their own."""
     for module in model.modules():
         unpack = getattr(module, "_weight_bias", None)
         if callable(unpack) and not list(module.parameters()) and not list(module.children()):
@@ -73,7 +75,7 @@ def packed_weights(model: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def count_by_module(model: torch.nn.Module) -> dict[str, int]:
-    """Parameters of each module and its children, shared ones once within it."""
+    """Return the parameters of each module with its children; shared ones count once."""
     return {
         path: sum(p.numel() for p in module.parameters() if not is_lazy(p))
         for path, module in model.named_modules()
@@ -90,11 +92,11 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adagrad": lambda p, **k: torch.optim.Adagrad(p, lr=1e-3, **k),
 }
 EIGHT_BIT = {"adam8bit": 2, "adamw8bit": 2, "momentum8bit": 1}
-"""Moments kept, one byte each."""
+"""The number of moments that an 8-bit optimizer keeps for each parameter, one byte each."""
 BLOCK_ELEMENTS = 256
-"""bitsandbytes keeps one float32 scale for each block of this many values."""
+"""bitsandbytes stores one float32 scale for each block of this many values."""
 MIN_8BIT_ELEMENTS = 4096
-"""…and full float32 moments for parameters smaller than this."""
+"""bitsandbytes keeps float32 moments for parameters with fewer elements than this."""
 
 NAMES = (*OPTIMIZERS, *EIGHT_BIT)
 
@@ -109,7 +111,7 @@ def check_name(name: str) -> str:
 
 
 class OptimizerAccount:
-    """One step of one optimizer over parameters of these shapes."""
+    """The state, the temporary memory and the work of one optimizer step over these parameters."""
 
     def __init__(self, name: str, parameters: Sequence[torch.Tensor], foreach: bool) -> None:
         self.name = check_name(name)
@@ -129,7 +131,7 @@ class OptimizerAccount:
         options: dict[str, Any] = {"foreach": foreach}
         optimizer = OPTIMIZERS[self.name](stand_ins, **options)
         with _counting(StorageLedger()):
-            optimizer.step()  # the first step makes the state
+            optimizer.step()  # the first step creates the state
         state = state_tensors(optimizer)
         self.state_bytes = sum(t.numel() * t.itemsize for t in state)
         ledger = StorageLedger()
@@ -142,13 +144,14 @@ class OptimizerAccount:
 
 
 def state_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """What an optimizer keeps between steps."""
-    kept = (value for state in optimizer.state.values() for value in state.values())
-    return [value for value in kept if isinstance(value, torch.Tensor)]
+    """Return the tensors that an optimizer keeps between steps."""
+    values = (value for state in optimizer.state.values() for value in state.values())
+    return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def _counting(ledger: StorageLedger) -> CostMode:
-    """Adafactor asks for the norm of a parameter: any number leads to the same work."""
+    """Return a mode that counts an optimizer step. Adafactor reads the norm of a parameter: any
+    number leads to the same work."""
     return CostMode(ModuleTracker(torch.nn.Module()), ledger, phase="optimizer", scalar=1.0)
 
 

@@ -1,7 +1,8 @@
-"""Everything a forward may write to on a model's modules, put back afterwards.
+"""One counted pass of a model, on real, fake or meta tensors, after which the model is as before.
 
-A model that keeps a table in a plain attribute (rotary angles, a cache, a running state) would go
-on with tensors without data after it was counted on some.
+A model may write to its attributes during a pass: rotary angles, a cache, a running state. They are
+restored afterwards (`Snapshot`, `preserved`); otherwise the model would go on with tensors without
+data. Fake and meta tensors take the place of parameters and buffers during the pass (`StandIns`).
 """
 
 import logging
@@ -32,14 +33,14 @@ MAX_SNAPSHOT_DEPTH = 3
 
 
 class Snapshot:
-    """Attributes of every module, and the contents of containers and plain objects among them."""
+    """The attributes of every module, and the contents of containers and plain objects in them."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._owners: list[tuple[Any, dict[str, Any]]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._seen: set[int] = set()
         for module in model.modules():
-            if not isinstance(module, torch.jit.ScriptModule):  # its attributes live in C++
+            if not isinstance(module, torch.jit.ScriptModule):  # has its attributes in C++
                 self._keep_attributes(module, 0)
 
     def restore(self) -> None:
@@ -58,7 +59,8 @@ class Snapshot:
             return
         self._seen.add(id(owner))
         attributes = dict(owner.__dict__)
-        # FSDP moves parameters in and out of this dict by itself; stand-ins put theirs back
+        # FSDP moves parameters in and out of this dict by itself, and stand-ins are removed from
+        # it.
         self._seen.add(id(attributes.get("_parameters")))
         self._owners.append((owner, attributes))
         for value in attributes.values():
@@ -83,18 +85,20 @@ def _is_plain_object(value: Any) -> bool:
     return hasattr(value, "__dict__") and not module.startswith(("torch.", "builtins", "numpy"))
 
 
-KEPT_PARAMETER_BYTES = 2**30
-"""Above this a copy of the parameters costs more than a forward that writes to them is likely."""
+MAX_COPIED_PARAMETER_BYTES = 2**30
+"""Larger parameters are not copied before a real pass. A forward that writes to them is so unlikely
+that it does not justify the memory."""
 
 
 @contextmanager
 def preserved(model: torch.nn.Module, *, training: bool, values: bool = True) -> Iterator[None]:
-    """Puts the model in a mode with gradients unset; mode, attributes, gradients, values of buffers
-    and small parameters (unless nothing can write to them) and random numbers come back."""
+    """Inside this context, the model is in train or eval mode without gradients. Afterwards its
+    mode, attributes and gradients and the random number generators are restored, and with `values`
+    also the values of buffers and of parameters up to `MAX_COPIED_PARAMETER_BYTES`."""
     modes = [(m, m.training) for m in model.modules()]
     gradients = [(p, p.grad) for p in model.parameters()]
     attributes = Snapshot(model)
-    kept = [(t, t.detach().clone()) for t in _writable(model)] if values else []
+    copies = [(t, t.detach().clone()) for t in _writable(model)] if values else []
     try:
         model.train(training)
         for parameter, _ in gradients:
@@ -108,33 +112,35 @@ def preserved(model: torch.nn.Module, *, training: bool, values: bool = True) ->
         for parameter, gradient in gradients:
             parameter.grad = gradient
         with torch.no_grad():
-            for tensor, value in kept:
-                if not torch.equal(tensor, value):  # batch norm leaves no trace in the version
+            for tensor, value in copies:
+                if not torch.equal(tensor, value):  # batch norm does not change the version counter
                     tensor.copy_(value)
 
 
 def _writable(model: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Buffers, and parameters up to a size (an embedding with max_norm writes to its own). FSDP
-    frees the memory of its parameters and fills it again: those are left to it."""
+    """Yield the tensors that a forward may write to: buffers, and parameters up to a size (an
+    embedding with max_norm writes to its own). Parameters of FSDP are skipped, because it frees and
+    refills their memory itself."""
     yield from (b for b in model.buffers() if not is_lazy(b) and b.layout is torch.strided)
     if any(type(m).__name__.startswith("FSDP") for m in model.modules()):
         return
     parameters = [p for p in model.parameters() if not is_lazy(p) and p.layout is torch.strided]
-    if sum(p.numel() * p.itemsize for p in parameters) <= KEPT_PARAMETER_BYTES:
+    if sum(p.numel() * p.itemsize for p in parameters) <= MAX_COPIED_PARAMETER_BYTES:
         yield from parameters
 
 
 @contextmanager
 def eager() -> Iterator[None]:
-    """A compiled module is counted as the program it was compiled from."""
+    """Inside this context, compiled modules run as the program they were compiled from."""
     with torch.compiler.set_stance("force_eager"):
         yield
 
 
 @contextmanager
 def without_fast_path() -> Iterator[None]:
-    """nn.MultiheadAttention's fused inference operators have no rule for tensors without data, and
-    with a padding mask they turn to nested tensors, which have no shape to count by."""
+    """Switch off the fused inference operators of nn.MultiheadAttention. They do not support
+    tensors without data, and with a padding mask they use nested tensors, whose shape is not known.
+    """
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -145,7 +151,8 @@ def without_fast_path() -> Iterator[None]:
 
 @contextmanager
 def started_threads() -> Iterator[list[str]]:
-    """Names of threads that Python starts meanwhile: a dispatch mode sees its own thread only."""
+    """Yield a list that gets the names of threads that Python starts inside this context. A
+    dispatch mode sees only its own thread, so their work is not counted."""
     started: list[str] = []
     original = threading.Thread.start
 
@@ -163,7 +170,8 @@ def started_threads() -> Iterator[list[str]]:
 
 @contextmanager
 def autocast_devices() -> Iterator[list[str]]:
-    """Devices it was switched on for meanwhile: inside a dispatch mode torch says it never is."""
+    """Yield a list that gets the devices for which autocast is switched on inside this context.
+    Inside a dispatch mode, torch reports that autocast is off."""
     seen = [d for d in ("cuda", "cpu") if torch.is_autocast_enabled(d)]
     original: Callable[[torch.autocast], object] = torch.autocast.__enter__
 
@@ -181,8 +189,8 @@ def autocast_devices() -> Iterator[list[str]]:
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """A model that does not fit its inputs makes the fake tensors' logger print pages; warnings
-    come again where the model really runs."""
+    """Silence warnings and the logger of fake tensors, which prints pages if a model does not fit
+    its inputs. Warnings are given again when the model really runs."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before = log.disabled
     log.disabled = True
@@ -195,7 +203,7 @@ def silenced() -> Iterator[None]:
 
 
 class StandIns:
-    """Turns tensors into their stand-ins, each original into one and the same."""
+    """Replaces tensors by stand-ins without data. Each original always has the same stand-in."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -216,7 +224,8 @@ class StandIns:
         return stand_in
 
     def _shared(self, original: torch.Tensor) -> torch.Tensor:
-        """Tensors that share their data (tied through `.data`) share it afterwards too."""
+        """Return a stand-in for the data. Tensors that share their data (tied through `.data`) have
+        stand-ins that share it too."""
         if original.layout is not torch.strided or not original.numel():
             return self._make(original)
         key = (storage_key(original), original.storage_offset(), *original.shape, original.dtype)
@@ -236,7 +245,7 @@ class StandIns:
 
     @contextmanager
     def in_place_of(self, model: torch.nn.Module) -> Iterator[None]:
-        """Swap parameters and buffers of every submodule; swap back whatever happens."""
+        """Inside this context, stand-ins replace the parameters and buffers of every submodule."""
         saved: list[tuple[dict[str, Any], str, Any]] = []
         try:
             for module in model.modules():
@@ -254,7 +263,7 @@ class StandIns:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Where new tensors carry no data either."""
+        """Inside this context, new tensors have no data either."""
         with ExitStack() as stack:
             if self.fake_mode is not None:
                 stack.enter_context(self.fake_mode)
@@ -268,7 +277,8 @@ _WRITTEN_OUT = torch.ops.aten._scaled_dot_product_attention_math
 
 
 class FusedCalls:
-    """How many attention calls were kept fused."""
+    """An attention that stays one fused operator on meta tensors, as on a GPU, and counts its
+    calls."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -305,7 +315,8 @@ def _kernels_would_decline(
     mask: torch.Tensor | None,
     enable_gqa: bool,
 ) -> bool:
-    """Other ranks, a value width of its own, a mask that needs a gradient."""
+    """Return whether the fused kernels would not support these operands: tensors that do not have
+    four dimensions, different widths, or a mask that needs a gradient."""
     return (
         query.dim() != 4
         or not query.shape[-1] == key.shape[-1] == value.shape[-1]
@@ -316,6 +327,7 @@ def _kernels_would_decline(
 
 @contextmanager
 def attention_kept_fused() -> Iterator[FusedCalls]:
+    """Inside this context, attention on meta tensors is one fused operator."""
     calls = FusedCalls()
     library = torch.library.Library("aten", "IMPL")
     library.impl("scaled_dot_product_attention", calls, "AutogradMeta")
@@ -329,7 +341,7 @@ MASK_NOTE = "an attention mask of ones is left out, as the model itself does on 
 
 
 def without_full_mask(model: torch.nn.Module, kwargs: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """The arguments without a padding mask that masks nothing (or carries no data), and a note."""
+    """Return the arguments without a padding mask that masks nothing or has no data, and a note."""
     mask = kwargs.get("attention_mask")
     if not isinstance(mask, torch.Tensor) or mask.dim() != 2 or not _is_hugging_face(model):
         return kwargs, ""
@@ -343,7 +355,7 @@ def _is_hugging_face(model: torch.nn.Module) -> bool:
 
 
 class Pass:
-    """What a pass left behind: the tallies, the ledger, and where forward ended."""
+    """The result of a pass: its counts, its ledger, and the event at which forward ended."""
 
     def __init__(
         self, modules: ModuleTracker, ledger: StorageLedger, mode: CostMode, training: bool
@@ -355,11 +367,11 @@ class Pass:
         self.static_bytes: dict[str, int] = {}
         self.forward_end = 0
         self.end_bytes = 0
-        """Alive when the pass was over, the output included."""
+        """The bytes that were still allocated after the pass, including the output."""
         self.fused_attention = 0
         self.gradient_bytes = 0
         self.trained: list[int] = []
-        """Positions of the parameters that got a gradient."""
+        """The positions of the parameters that got a gradient."""
         self.notes: list[str] = []
 
 
@@ -370,10 +382,11 @@ def run_pass(
     backend: Backend,
     training: bool,
 ) -> Pass:
+    """Run the model once and return what was counted. The model is restored afterwards."""
     device = device_of(model, args, kwargs)
     ledger = StorageLedger(CUDA_BLOCK_BYTES if device.type == "cuda" else 1)
     with ExitStack() as stack:
-        # stand-ins take the place of tensors, so only a real pass writes to the model's own
+        # Stand-ins replace the tensors of the model, so only a real pass can change their values.
         stack.enter_context(preserved(model, training=training, values=backend == "real"))
         stack.enter_context(eager())
         stack.enter_context(without_fast_path())
@@ -451,34 +464,34 @@ def _run(
 
 
 def _refuse_distributed(model: torch.nn.Module, backend: Backend) -> None:
-    """FSDP moves its parameters about by itself, and DTensor works out its shapes on fake tensors
-    that look like ours: both are counted on a real pass."""
+    """Raise an error for distributed models, which can only be counted on a real pass: FSDP moves
+    its parameters by itself, and DTensor finds out shapes with fake tensors that look like ours."""
     sharded = any(type(m).__name__.startswith("FSDP") for m in model.modules())
     if sharded or (backend == "fake" and any(is_distributed(p) for p in model.parameters())):
         raise DataDependentError("distributed parameters are counted on a real pass")
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """An input of the user's that a real pass may write to or give a gradient."""
+    """Return a copy of an input, because a real pass may write to it or give it a gradient."""
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 def differentiable(output: Any) -> list[torch.Tensor]:
-    """What backward can start from: a loss if the model computes one (`.loss`, `["loss"]`, or the
-    only scalar), else every output that needs a gradient."""
+    """Return the tensors that backward can start from: the loss if the model computes one (`.loss`,
+    `["loss"]`, or the only scalar), otherwise every output that needs a gradient."""
     named = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
     if isinstance(named, torch.Tensor) and named.requires_grad:
         return [named]
-    found = [t for t in nested_tensors(output) if t.requires_grad]
-    # objects are opened only where nothing else is found: a cache is no output to train on
-    found = found or [t for t in reachable_tensors(output) if t.requires_grad]
-    scalars = [t for t in found if t.dim() == 0]
-    return scalars if len(scalars) == 1 else found
+    tensors = [t for t in nested_tensors(output) if t.requires_grad]
+    # Objects are searched only if there is nothing else, because a cache is no output to train on.
+    tensors = tensors or [t for t in reachable_tensors(output) if t.requires_grad]
+    scalars = [t for t in tensors if t.dim() == 0]
+    return scalars if len(scalars) == 1 else tensors
 
 
 def backward_from(output: Any) -> bool:
-    """Backward with a gradient of ones, as a sum over the outputs would give: no loss of our own is
-    added to the work. False where nothing can be differentiated."""
+    """Run backward with gradients of ones, as for the sum of the outputs, so that no loss of our
+    own adds work. Return False if nothing can be differentiated."""
     starts = differentiable(output)
     if starts:
         torch.autograd.backward(starts, [torch.ones_like(t) for t in starts])
@@ -493,6 +506,7 @@ def device_of(
     return torch.device("cpu")
 
 
+# Names of errors, and words in errors, of models that need values which tensors without data lack.
 _NEEDS_DATA = (
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -518,7 +532,8 @@ _NEEDS_DATA_WORDS = (
 
 @contextmanager
 def _explained(backend: Backend) -> Iterator[None]:
-    """Where tensors carry no data, a failure that only data would cure is named as that."""
+    """If tensors have no data, raise a DataDependentError for errors that only real data would
+    avoid."""
     try:
         yield
     except Exception as error:

@@ -1,7 +1,7 @@
-"""Formulas for what an operator costs, as functions of shapes, dtypes and arguments (no torch).
+"""Formulas for the cost of operators, as functions of shapes, dtypes and arguments, without torch.
 
-`@formula("namespace::name")` adds one; `call` explains how. Each other module holds families of
-operators that do related work.
+`@formula("namespace::name")` registers a formula; `call` explains how. Each other module holds
+families of related operators.
 """
 
 from ridgeline.cost.formulas import attention, elementwise, products  # noqa: F401  (they register)

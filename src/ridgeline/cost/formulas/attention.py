@@ -1,8 +1,9 @@
-"""Attention in its fused forms. Counted over the full square; what lies above the diagonal of a
-causal call is named apart (`skipped_macs`). Softmax is five operations a score.
+"""Formulas for fused attention. The full square of scores is counted; the part above the diagonal
+of a causal call is also reported separately (`skipped_macs`). Softmax is five operations per score.
 
-Backward is four products (two for each forward one). A fused backward makes the scores again first:
-that fifth product is `recomputed_macs`, so that the same model costs the same on every backend.
+Backward has four products, two for each product of forward. A fused backward first computes the
+scores again. That fifth product counts as `recomputed_macs`, so that a model costs the same on
+every backend.
 """
 
 from functools import partial
@@ -18,7 +19,7 @@ SOFTMAX_FLOPS = 5
 def attention(
     pairs: int, head_dim: int, value_dim: int, skipped_pairs: int = 0, *, backward: bool = False
 ) -> Work:
-    """Work on `pairs` scores (batch x heads x queries x keys)."""
+    """Return the work for `pairs` scores (batch x heads x queries x keys)."""
     products = (2 if backward else 1) * (head_dim + value_dim)
     return Work(
         macs=pairs * products,
@@ -29,18 +30,19 @@ def attention(
 
 
 def skipped_above_diagonal(queries: int, keys: int) -> int:
-    """Scores a causal call need not compute: those of keys after their query."""
+    """Return the number of scores that a causal call can skip: those of keys after their query."""
     return sum(max(keys - row - 1, 0) for row in range(queries))
 
 
 def _heads_first(q: Tensor, k: Tensor, v: Tensor, causal: bool, backward: bool) -> Work:
-    """Tensors are [batch…, heads, sequence, width]; grouped queries share keys."""
+    """Return the work for tensors [batch…, heads, sequence, width]; groups of queries may share
+    keys."""
     lead, queries, keys = prod(q.shape[:-2]), q.shape[-2], k.shape[-2]
     skipped = lead * skipped_above_diagonal(queries, keys) if causal else 0
     return attention(lead * queries * keys, q.shape[-1], v.shape[-1], skipped, backward=backward)
 
 
-# Where a trace recorded no names: the argument that says "causal", by position.
+# The position of the argument `is_causal`, for traces that do not record argument names.
 _CAUSAL_AT = {
     "aten::_scaled_dot_product_flash_attention": 4,
     "aten::_scaled_dot_product_flash_attention_for_cpu": 4,
@@ -73,7 +75,7 @@ def sdpa_backward(call: Call) -> Work:
 
 
 def _sequence_first(q: Tensor, k: Tensor, v: Tensor, causal: bool, backward: bool) -> Work:
-    """Tensors are [batch, sequence, heads, width]."""
+    """Return the work for tensors [batch, sequence, heads, width]."""
     batch, queries, heads, width = q.shape
     keys = k.shape[1]
     lead = batch * heads
@@ -82,7 +84,8 @@ def _sequence_first(q: Tensor, k: Tensor, v: Tensor, causal: bool, backward: boo
 
 
 def _dense(call: Call, first: int, ragged: bool, causal: bool, backward: bool) -> Work:
-    """One flattened batch of ragged sequences has its lengths only in its data: no honest count."""
+    """Return the work for a dense batch. The lengths of ragged sequences in a flattened batch are
+    data, so their work cannot be counted from shapes."""
     q, k, v = (call.tensor(first + i) for i in range(3))
     if len(q.shape) != 4 or ragged:
         raise TypeError(f"{call.op}: sequences of varying length")
@@ -101,7 +104,7 @@ def flash_backward(call: Call) -> Work:
 
 @_attention("aten::_efficient_attention_forward")
 def efficient(call: Call) -> Work:
-    """Its masks are 1, causal from the top left, and 2, from the bottom right."""
+    """Mask type 1 is causal from the top left, type 2 from the bottom right, and 0 is no mask."""
     ragged = isinstance(call.get("cu_seqlens_q", 4), Tensor)
     return _dense(call, 0, ragged, bool(call.get("custom_mask_type", 9)), False)
 
@@ -126,7 +129,7 @@ def flash_attn_package_backward(call: Call) -> Work:
 
 @_attention("higher_order::flex_attention")
 def flex(call: Call) -> Work:
-    """The full square: the part a block mask leaves out depends on its data."""
+    """The full square is counted, because the part that a block mask skips depends on its data."""
     return _heads_first(call.tensor(0), call.tensor(1), call.tensor(2), False, False)
 
 

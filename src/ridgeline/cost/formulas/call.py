@@ -1,6 +1,7 @@
-"""The nouns a formula speaks in: tensors without data, a call of an operator, and its work.
+"""The input and output of a formula: a call of an operator on tensors without data, and its work.
 
-Free of torch, so that a live model and the shapes recorded in a trace use the same formulas.
+The module does not need torch, so that the same formulas serve for a live model and for the shapes
+recorded in a trace.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ class Tensor(Struct, frozen=True):
     shape: tuple[int, ...]
     dtype: str = "float32"
     stored: int | None = None
-    """Of a sparse tensor: how many elements it keeps."""
+    """Sparse tensors only: the number of stored elements."""
 
     @property
     def numel(self) -> int:
@@ -42,26 +43,27 @@ class Tensor(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True):
-    """One call of an operator: its arguments in schema order, and what came out.
+    """One call of an operator: its arguments in the order of the schema, and its outputs.
 
-    `outputs` may be empty (a trace does not record them): formulas then derive sizes from inputs.
+    `outputs` may be empty, because a trace does not record them. Formulas then derive sizes from
+    the inputs.
     """
 
     op: str
-    """Without overload: "aten::addmm"."""
+    """The name without overload, such as "aten::addmm"."""
     args: tuple[Any, ...]
     names: tuple[str, ...] = ()
-    """Schema names of `args`, where known."""
+    """The names of `args` in the schema; empty if they are not known."""
     outputs: tuple[Tensor, ...] = ()
 
     def get(self, name: str, index: int, default: Any = None) -> Any:
-        """An argument by schema name, or by position where names were not recorded."""
+        """Return an argument by its name in the schema, or by position if names are not known."""
         if self.names:
             return self.args[self.names.index(name)] if name in self.names else default
         return self.args[index] if index < len(self.args) else default
 
     def tensor(self, index: int) -> Tensor:
-        """The argument at a position, which must be a tensor."""
+        """Return the argument at a position, which must be a tensor."""
         value = self.args[index]
         if not isinstance(value, Tensor):
             raise TypeError(f"{self.op}: argument {index} is not a tensor")
@@ -69,33 +71,37 @@ class Call(Struct, frozen=True):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Every tensor among the arguments, lists flattened."""
+        """All tensors among the arguments, also those in lists."""
         return tuple(_flatten(self.args))
 
     @property
     def elements(self) -> int:
-        """Elements of the (largest) result; from the inputs' broadcast where it is unknown."""
+        """The elements of the largest output; if outputs are unknown, those of the broadcast
+        inputs."""
         if self.outputs:
             return max(t.numel for t in self.outputs)
         return prod(_broadcast([t.shape for t in self.tensors]))
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """What one call computes. FLOPs of matmul-like work are 2 per MAC."""
+    """The work of one call. One MAC is 2 FLOPs."""
 
     macs: int = 0
     transform_flops: int = 0
-    """Heavy work that is not made of MACs: FFTs, matrix factorisations."""
+    """The FLOPs of heavy work without MACs: FFTs, matrix factorisations."""
     other_flops: int = 0
-    """Elementwise work, norms, softmax, reductions."""
+    """The FLOPs of elementwise work, norms, softmax and reductions."""
     recomputed_macs: int = 0
-    """Done again in backward because forward did not keep it (flash attention's scores)."""
+    """The MACs that backward computes again because forward did not keep the result, such as the
+    scores of flash attention."""
     skipped_macs: int = 0
-    """Part of `macs` a causal kernel leaves out."""
+    """The part of `macs` that a causal kernel skips."""
     read_bytes: int | None = None
-    """Where the operator reads less than all of its inputs (a gather); None: all of them."""
+    """The bytes read if the operator reads less than all of its inputs, such as a gather; None for
+    all of them."""
     written_bytes: int | None = None
-    """Where it writes less than all of its output (a scatter in place); None: all of it."""
+    """The bytes written if the operator writes less than its whole output, such as a scatter in
+    place; None for the whole."""
 
     @property
     def flops(self) -> int:
@@ -122,7 +128,7 @@ Family = Literal[
     "", "attention", "convolution", "elementwise", "matmul", "movement", "quantized", "recurrent",
     "reduction", "transform",
 ]  # fmt: skip
-"""The kind of work an operator does. A formula of the user's own has no family."""
+"""The kind of work that an operator does. A formula that a user registers has no family."""
 
 _FORMULAS: dict[str, tuple[Formula, Family]] = {}
 
@@ -144,8 +150,8 @@ def formula(*operators: str, family: Family = "") -> Callable[[Formula], Formula
 
 
 def find(operator: str) -> Formula | None:
-    """Return the formula of an operator. An in-place operator has the formula of its twin, an
-    operator over lists applies the formula of its elements to each of them."""
+    """Return the formula of an operator. An in-place operator has the formula of its out-of-place
+    twin. An operator over lists applies the formula of the elements to each of them."""
     known = _registered_as(operator)
     if known is not None:
         return _FORMULAS[known][0]
@@ -154,7 +160,7 @@ def find(operator: str) -> Formula | None:
 
 
 def family_of(operator: str) -> Family:
-    """Return the kind of work an operator does, "" where we have no formula for it.
+    """Return the kind of work that an operator does; "" if it has no formula.
 
     An operator over lists has no family: what it returns cannot be derived as for its elements."""
     known = _registered_as(operator)
@@ -171,7 +177,7 @@ def _registered_as(operator: str) -> str | None:
 
 
 def work_of(call: Call) -> Work | None:
-    """What a call computes, or None where no formula knows."""
+    """Return the work of a call; None if the operator has no formula."""
     function = find(call.op)
     return None if function is None else function(call)
 

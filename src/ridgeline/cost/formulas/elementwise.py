@@ -1,4 +1,4 @@
-"""Elementwise operators: so many operations an element.
+"""Formulas for elementwise operators: a number of operations per element.
 
 The number is how many arithmetic operations the definition has, a transcendental (exp, erf, tanh,
 sqrt) being one. That is a convention: these numbers enter `all_flops` only, never `flops`.
@@ -51,7 +51,7 @@ _OPERATIONS = {
 
 def _each(operations: int) -> Formula:
     def elementwise(call: Call) -> Work:
-        # max(dim) and friends reduce: what they read is what they work on.
+        # max(dim) and similar operators reduce: their work is the number of elements they read.
         elements = max((t.numel for t in call.tensors), default=0)
         return Work(other_flops=operations * max(elements, call.elements))
 
@@ -147,7 +147,7 @@ def pooling(call: Call) -> Work:
 
 @_reduction("aten::nll_loss_forward", "aten::nll_loss2d_forward")
 def nll_loss(call: Call) -> Work:
-    """One picked log-probability for each target: the rest of the scores are not read."""
+    """One log-probability is picked for each target; the other scores are not read."""
     scores, targets = call.tensor(0), call.tensor(1)
     picked = targets.numel * scores.nbytes // max(scores.numel, 1)
     return Work(other_flops=2 * targets.numel, read_bytes=targets.nbytes + picked)
@@ -155,7 +155,7 @@ def nll_loss(call: Call) -> Work:
 
 @_reduction("aten::sort", "aten::topk", "aten::argsort", "aten::msort", "aten::searchsorted")
 def sorting(call: Call) -> Work:
-    """Comparisons, n log2 n of them along the sorted dimension."""
+    """n log2 n comparisons along the sorted dimension."""
     shape = call.tensor(0).shape
     dim = call.get("dim", 2 if call.op.endswith(("topk", "topk_")) else 1, -1)
     length = shape[dim if isinstance(dim, int) and dim < len(shape) else -1] if shape else 1
@@ -202,13 +202,13 @@ _MOVES = (
     "diagonal_copy "
     "_pack_padded_sequence _pad_packed_sequence _transform_bias_rescale_qkv resize resize_as set "
     "_fw_primal complex polar view_as_complex_copy _conj_physical "
-    # making
+    # creating tensors
     "zeros ones full arange eye empty empty_like empty_strided empty_permuted new_empty "
     "new_empty_strided zeros_like ones_like full_like new_zeros new_ones new_full fill zero "
     "scalar_tensor tril_indices triu_indices one_hot range "
     "rand randn randint randperm rand_like randn_like randint_like bernoulli normal uniform "
     "random exponential cauchy geometric log_normal multinomial _efficientzerotensor "
-    # looking
+    # reading values and properties
     "_local_scalar_dense item detach lift_fresh lift_fresh_copy lift _assert_async "
     "_assert_tensor_metadata _functional_assert_async is_same_size resolve_conj resolve_neg "
     "_linalg_check_errors _indices _values indices values crow_indices col_indices "
@@ -216,11 +216,11 @@ _MOVES = (
     "_sparse_compressed_tensor_unsafe _has_same_storage_numel is_coalesced sparse_dim "
     "record_stream _pin_memory pin_memory "
     "_has_compatible_shallow_copy_type _version "
-    # views, by name: a live model knows them by their storage, a trace only by this
+    # views: a live model recognises them by their storage, a trace only by these names
     "view _unsafe_view reshape _reshape_alias expand slice select unsqueeze squeeze permute "
     "transpose t split split_with_sizes unbind chunk as_strided alias diagonal unfold narrow "
     "view_as_real view_as_complex flatten unflatten real imag _conj _neg_view movedim swapaxes "
-    # quantisation is scaling and rounding: too small to call work
+    # quantisation scales and rounds, which is too little work to count
     "quantize_per_tensor quantize_per_channel dequantize quantize_per_tensor_dynamic "
     "_empty_affine_quantized int_repr q_scale q_zero_point choose_qparams_optimized "
     "_make_per_tensor_quantized_tensor"
@@ -253,7 +253,7 @@ def _is_index(tensor: Tensor) -> bool:
     "aten::masked_select", "aten::_unsafe_index", "aten::take_along_dim",
 )  # fmt: skip
 def gather(call: Call) -> Work:
-    """Reads the rows it picks, not the table."""
+    """It reads only the rows that it picks, not the whole table."""
     picked = sum(t.nbytes for t in call.outputs)
     return Work(read_bytes=_index_bytes(call) + picked)
 
@@ -261,7 +261,7 @@ def gather(call: Call) -> Work:
 @_movement("aten::index_put", "aten::_index_put_impl", "aten::scatter", "aten::index_copy",
          "aten::index_fill", "aten::put", "aten::masked_scatter")  # fmt: skip
 def scatter(call: Call) -> Work:
-    """In place it writes the rows it is given, not the table."""
+    """In place, it writes only the given rows, not the whole table."""
     source = sum(t.nbytes for t in call.tensors[1:])
     values = max((t.nbytes for t in call.tensors[1:] if not _is_index(t)), default=0)
     return Work(read_bytes=source, written_bytes=values if call.op.endswith("_") else None)

@@ -1,4 +1,5 @@
-"""Matrix products. A complex multiply-accumulate is four real ones."""
+"""Formulas for products: matrix products, convolutions, quantised and recurrent layers, transforms
+and factorisations. A complex multiply-accumulate is four real ones."""
 
 from functools import partial
 from math import log2, prod
@@ -14,13 +15,16 @@ _transform = partial(formula, family="transform")
 
 
 def _macs(a: Tensor, columns: int) -> int:
-    """Every element of `a` (of a sparse one, every stored element) meets each column once."""
+    """Return the MACs of a product: each element of `a` (each stored one, if it is sparse) is
+    multiplied once for each column."""
     elements = a.numel if a.stored is None else a.stored
     return elements * columns * (4 if a.is_complex else 1)
 
 
 def _product_macs(a: Tensor, b: Tensor) -> int:
-    if b.stored is not None and a.stored is None:  # dense x sparse: stored elements meet rows
+    if (
+        b.stored is not None and a.stored is None
+    ):  # dense x sparse: each stored element is used for each row
         return _macs(b, a.shape[-2])
     return _macs(a, b.shape[-1])
 
@@ -74,7 +78,7 @@ def linear_backward(call: Call) -> Work:
 
 @_matmul("aten::_grouped_mm", "aten::_scaled_grouped_mm")
 def grouped_product(call: Call) -> Work:
-    """Rows or columns are split among groups, so each row of a 2-D operand meets one group."""
+    """Each row of a two-dimensional operand belongs to one group only."""
     a, b = call.tensor(0), call.tensor(1)
     return Work(macs=_macs(a, b.shape[-1]))
 
@@ -91,7 +95,7 @@ def int8_weight_product(call: Call) -> Work:
     "aten::_weight_int4pack_mm_with_scales_and_zeros",
 )
 def int4_weight_product(call: Call) -> Work:
-    """The packed weight hides its shape; rows of x times the result's columns do not."""
+    """The shape of the packed weight is not known, so the columns of the result are used."""
     x = call.tensor(0)
     return Work(macs=x.numel * call.outputs[0].shape[-1])
 
@@ -140,7 +144,7 @@ def _per_dim(value: Any, dims: int) -> tuple[int, ...]:
 def output_sites(
     x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any
 ) -> tuple[int, ...]:
-    """Spatial size of what a (not transposed) convolution gives."""
+    """Return the spatial size of the output of a convolution that is not transposed."""
     spatial, kernel = x.shape[2:], weight.shape[2:]
     dims = len(spatial)
     steps = zip(
@@ -152,7 +156,7 @@ def output_sites(
 
 def _convolution_macs(x: Tensor, weight: Tensor, sites: tuple[int, ...], transposed: bool) -> int:
     complex_factor = 4 if x.is_complex else 1
-    if transposed:  # weight is [in, out / groups, kernel…]: each input element meets all of it
+    if transposed:  # weight is [in, out / groups, kernel…], and is used for each input element
         return x.numel * prod(weight.shape[1:]) * complex_factor
     return x.shape[0] * prod(sites) * weight.numel * complex_factor
 
@@ -200,7 +204,7 @@ def convolution_backward(call: Call) -> Work:
     "aten::_conv_depthwise2d",
 )
 def backend_convolution(call: Call) -> Work:
-    """A backend's own entry point: the result says how often the kernel was applied."""
+    """The operators of one backend. The result's size shows how often the kernel was applied."""
     weight = call.tensor(1)
     return Work(macs=call.outputs[0].numel * weight.numel // weight.shape[0])
 
@@ -255,12 +259,12 @@ def quantized_convolution(call: Call) -> Work:
 
 
 GATE_FLOPS = 10
-"""About what a cell does elementwise for each hidden unit: three sigmoids or two, a tanh, the
-products and sums of the state."""
+"""The approximate elementwise FLOPs of a cell for each hidden unit: two or three sigmoids, a tanh,
+and the products and sums of the state."""
 
 
 def _steps(x: Tensor) -> int:
-    """Time steps x batch; a packed sequence has just that many rows."""
+    """Return time steps x batch, which is the number of rows of a packed sequence."""
     return prod(x.shape[:-1])
 
 
@@ -292,7 +296,7 @@ def packed_rnn(call: Call) -> Work:
 
 @_recurrent("aten::_cudnn_rnn_backward", "aten::miopen_rnn_backward")
 def packed_rnn_backward(call: Call) -> Work:
-    """Gradients of the input and state, and of the weights where the mask asks for them."""
+    """Gradients of the input and the state, and those of the weights if the mask asks for them."""
     mask = call.get("output_mask", 21) or (True, True, True, True)
     return _packed(call.tensor(0), call.args[1], 2 if mask[-1] else 1)
 
@@ -307,7 +311,7 @@ def _packed(x: Tensor, weights: list[Tensor], times: int) -> Work:
 
 @_recurrent("aten::_thnn_fused_lstm_cell", "aten::_thnn_fused_gru_cell")
 def fused_cell(call: Call) -> Work:
-    """The gates alone; their matrix products are operators of their own."""
+    """The gates only; their matrix products are separate operators."""
     return Work(other_flops=call.tensor(0).numel * 3)
 
 
