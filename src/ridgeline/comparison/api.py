@@ -171,14 +171,14 @@ def benchmark(
     from functools import partial
 
     from ridgeline.comparison.host import Host
-    from ridgeline.equality.calls.calling import undisturbed
+    from ridgeline.equality.calls.calling import preserve_generators
     from ridgeline.measure.timing import time_calls
 
     if not callable(function):
         raise UsageError(f"{function!r} cannot be called")
     seconds = _seconds(budget, budget_s)
     call = partial(function, *args, **kwargs) if args or kwargs else function
-    with undisturbed():
+    with preserve_generators():
         call()  # from now on the device that it uses is known
         record = time_calls(call, device or Host().device(), budget_s=seconds)
     return Timing(name or str(getattr(function, "__name__", type(function).__name__)), record)
@@ -237,7 +237,7 @@ def compare(
     """
     from ridgeline.comparison.functions import together
     from ridgeline.comparison.host import Host
-    from ridgeline.equality.calls.calling import undisturbed
+    from ridgeline.equality.calls.calling import preserve_generators
 
     seconds = _seconds(budget, budget_s)
     _refuse_nonsense(variants, threshold, goal, items, tolerance)
@@ -247,7 +247,7 @@ def compare(
         budget_s=seconds, threshold=threshold, goal=goal, cold=cold, checked=bool(check), seed=seed
     )
     host = Host(cold=cold)
-    with undisturbed(), _state_restored(variants, inputs):
+    with preserve_generators(), _state_restored(variants, inputs):
         contenders = stand(list(variants), lambda variant, name: host)
         for contender in contenders:
             if contender.variant == CONTROL:
@@ -277,12 +277,12 @@ def _state_restored(
     the rounds call a training step some thousand times, on the caller's own model."""
     import torch
 
-    from ridgeline.equality.calls.held_state import Keeping
+    from ridgeline.equality.calls.held_state import SavedState
 
     kept = []
     for name, function in variants.items():
         _, args, kwargs = unpacked((function, inputs or ())) or (function, (), {})
-        kept.append(Keeping(Workload(name=name, function=function, args=args, kwargs=kwargs)))
+        kept.append(SavedState(Workload(name=name, function=function, args=args, kwargs=kwargs)))
     threads = torch.get_num_threads()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Differences as people read them, and the sentence for the table."""
+"""Wording of differences and steps in the sentences about equality."""
 
 from collections.abc import Sequence
 from math import floor, isfinite, log10
@@ -7,7 +7,7 @@ from ridgeline.units import percent
 
 
 def small(value: float) -> str:
-    """2.3e-7 -> "2e-7", 0.012 -> "1.2 %", 0 -> "0"."""
+    """Return 2.3e-7 as "2e-7", 0.012 as "1.2 %", 0 as "0"."""
     if value == 0:
         return "0"
     if value >= 1e-3 or not isfinite(value):
@@ -20,7 +20,7 @@ def small(value: float) -> str:
 
 
 def steps_named(steps: Sequence[int]) -> str:
-    """Counted from 1: step 3; steps 3, 4 and 7; steps 3, 4, 5 and 6 more."""
+    """Return the steps, counted from 1: step 3; steps 3, 4 and 7; steps 3, 4, 5 and 6 more."""
     numbers = [str(step + 1) for step in steps]
     if len(numbers) == 1:
         return f"step {numbers[0]}"

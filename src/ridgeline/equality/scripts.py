@@ -1,4 +1,4 @@
-"""What one run of a script left behind."""
+"""Judges by losses and parameters whether two runs of a script computed the same."""
 
 import math
 from collections.abc import Sequence
@@ -9,45 +9,49 @@ from ridgeline.records.comparison import Results
 
 
 class ScriptRecord(Struct, frozen=True, kw_only=True):
-    """Written by the child at its end."""
+    """One run of a script, written by the child process at its end."""
 
     step_ns: tuple[float, ...] = ()
-    """From one optimizer step's end to the next one's."""
+    """Time from the end of one optimizer step to the end of the next."""
     step_cpu_ns: tuple[float, ...] = ()
     step_thread_ns: tuple[float, ...] = ()
-    """Processor time of the thread that makes the steps, in each step."""
+    """Processor time, in each step, of the thread that makes the steps."""
     step_sleeps: tuple[int, ...] = ()
     """Voluntary context switches of that thread in each step; () if the system does not count them.
     """
     steps: int = 0
     losses: tuple[float, ...] = ()
-    """Scalars handed to backward, in order."""
+    """Scalars on which backward was called, in order."""
     parameter_norms: tuple[float, ...] = ()
-    """At the end, of every parameter an optimizer stepped."""
+    """Final norm of every parameter that an optimizer updated."""
     parameter_sizes: tuple[int, ...] = ()
-    """How many numbers each has."""
+    """Number of elements of each of these parameters."""
     device_peak_bytes: int = 0
     clock: str = "wall"
 
 
-FIRST_LOSSES = 20
-"""Rounding grows with every step: later losses of two right programs may lie far apart."""
-ALLOWED = 1e-3
-SAME_ROUNDING = 1e-5
-STRAYS, STRAY = 0.1, 0.25
-"""This part of the parameters, each off by no more: one that was not trained at all is further off,
-and so is the whole where many were."""
-LITTLE = 5.0
-"""Times what is allowed: those off by no more are not counted among them,"""
-SMALL = 0.01
-"""where all that are off hold no more than this part of the numbers."""
-_ENOUGH = 8
+COMPARED_LOSSES = 20
+"""Only the first losses are compared: rounding grows with every step, so that later losses of two
+correct programs may lie far apart."""
+DEFAULT_TOLERANCE = 1e-3
+ROUNDING_TOLERANCE = 1e-5
+MAX_OUTLIER_SHARE, MAX_OUTLIER_DIFFERENCE = 0.1, 0.25
+"""This share of the parameters may be off by up to this much. A parameter that was not trained at
+all is further off, and if many were not, the norm over all parameters is."""
+SMALL_OUTLIER_FACTOR = 5.0
+"""Parameters that are off by up to this many times the tolerance do not count as outliers if"""
+MAX_OUTLIER_ELEMENTS = 0.01
+"""all parameters beyond the tolerance hold at most this share of the elements."""
+MIN_COMPARED_NUMBERS = 8
+MAX_BASELINE_DIFFERENCE = 0.01
+"""A baseline whose two runs differ by more is not repeatable."""
 
 
 def compare_scripts(
     baseline: ScriptRecord, again: ScriptRecord, candidate: ScriptRecord, rtol: float | None
 ) -> Results:
-    """`again` is another run of the baseline: how far it is from itself."""
+    """Compare the candidate with the baseline. `again` is another run of the baseline, which shows
+    how far its runs lie apart."""
     if baseline.steps != candidate.steps:
         return _different(
             f"{candidate.steps} optimizer steps where the baseline took {baseline.steps}"
@@ -59,52 +63,47 @@ def compare_scripts(
     if not baseline.losses and not baseline.parameter_norms:
         return Results(
             status="not compared", method="none", strength="none",
-            detail="the scripts hand no loss to backward and step no optimizer",
+            detail="the scripts call backward on no loss and step no optimizer",
             reasons=("only exit codes were compared",),
         )  # fmt: skip
     own = _distance(_numbers(baseline), _numbers(again))
-    if own > 0.01:
+    if own > MAX_BASELINE_DIFFERENCE:
         return Results(
             status="not compared", method="losses", strength="none",
-            detail=f"the baseline differs from itself by {own:.1%} from run to run",
+            detail=f"two runs of the baseline differ by {own:.1%}",
             reasons=("the baseline is not repeatable: give it a seed",),
         )  # fmt: skip
-    allowed = max(rtol or ALLOWED, 3 * own)
+    allowed = max(rtol or DEFAULT_TOLERANCE, 3 * own)
     worst = _distance(_numbers(baseline), _numbers(candidate))
-    return _judged(baseline, candidate, worst, allowed, own, rtol)
+    return _judge(baseline, candidate, worst, allowed, own)
 
 
-def _judged(
-    baseline: ScriptRecord,
-    candidate: ScriptRecord,
-    worst: float,
-    allowed: float,
-    own: float,
-    rtol: float | None,
+def _judge(
+    baseline: ScriptRecord, candidate: ScriptRecord, worst: float, allowed: float, own: float
 ) -> Results:
-    losses, norms = baseline.losses[:FIRST_LOSSES], baseline.parameter_norms
+    losses, norms = baseline.losses[:COMPARED_LOSSES], baseline.parameter_norms
     compared = len(losses) + len(norms)
     what = f"{len(losses)} losses and {len(norms)} parameters' norms"
     reasons = []
-    if compared < _ENOUGH:
+    if compared < MIN_COMPARED_NUMBERS:
         reasons.append(f"only {compared} numbers were compared")
     if allowed > 0.01:
         reasons.append(f"an answer {allowed:.0%} off would pass")
-    strays = _strays(baseline, candidate, allowed) if worst > allowed else ""
-    if strays:
-        reasons.append(strays)
+    outliers = _explain_outliers(baseline, candidate, allowed) if worst > allowed else ""
+    if outliers:
+        reasons.append(outliers)
     status = (
         "bit-identical" if worst == 0
-        else "equal" if worst <= max(SAME_ROUNDING, 3 * own)
-        else "within tolerance" if worst <= allowed or strays
+        else "equal" if worst <= max(ROUNDING_TOLERANCE, 3 * own)
+        else "within tolerance" if worst <= allowed or outliers
         else "different"
     )  # fmt: skip
     return Results(
         status=status,  # type: ignore[arg-type]
         method=f"losses of {len(losses)} steps, norms of {len(norms)} parameters",
         strength="weak" if reasons else "strong",
-        detail=f"{what} differ by {worst:.2g} at most; {allowed:.2g} is allowed, and the baseline "
-        f"differs from itself by {own:.2g}",
+        detail=f"{what} differ by {worst:.2g} at most; {allowed:.2g} is allowed, and two "
+        f"runs of the baseline differ by {own:.2g}",
         reasons=tuple(reasons),
         compared=compared,
         worst_error=worst if math.isfinite(worst) else None,
@@ -112,35 +111,39 @@ def _judged(
     )
 
 
-def _strays(baseline: ScriptRecord, candidate: ScriptRecord, allowed: float) -> str:
-    """A sentence on the few that are off, where all else agrees; "" where it does not."""
+def _explain_outliers(baseline: ScriptRecord, candidate: ScriptRecord, allowed: float) -> str:
+    """Return a sentence on the few parameters that are off, if everything else agrees; else ""."""
     ours, theirs = baseline.parameter_norms, candidate.parameter_norms
     if len(ours) != len(theirs) or not all(map(math.isfinite, (*ours, *theirs))):
         return ""
-    apart = [_distance([a], [b]) for a, b in zip(ours, theirs, strict=True)]
-    off = [one for one in apart if one > allowed]
+    distances = [_distance([a], [b]) for a, b in zip(ours, theirs, strict=True)]
+    off = [distance for distance in distances if distance > allowed]
     sizes = baseline.parameter_sizes
-    numbers = sum(size for size, one in zip(sizes, apart, strict=False) if one > allowed)
-    little = LITTLE * allowed if 0 < numbers <= SMALL * sum(sizes) else allowed
-    far = sum(one > little for one in apart)
-    losses = _distance(baseline.losses[:FIRST_LOSSES], candidate.losses[:FIRST_LOSSES])
+    elements = sum(
+        size for size, distance in zip(sizes, distances, strict=False) if distance > allowed
+    )
+    are_small = 0 < elements <= MAX_OUTLIER_ELEMENTS * sum(sizes)
+    limit = SMALL_OUTLIER_FACTOR * allowed if are_small else allowed
+    outliers = sum(distance > limit for distance in distances)
+    losses = _distance(baseline.losses[:COMPARED_LOSSES], candidate.losses[:COMPARED_LOSSES])
     whole = _distance([math.hypot(*ours)], [math.hypot(*theirs)])
-    few = far <= STRAYS * len(apart) and max(off, default=math.inf) <= STRAY
+    few = outliers <= MAX_OUTLIER_SHARE * len(distances)
+    few = few and max(off, default=math.inf) <= MAX_OUTLIER_DIFFERENCE
     if not baseline.losses or not few or max(losses, whole) > allowed:
         return ""
     return (
-        f"{len(off)} of {len(apart)} parameters' norms are up to {max(off):.0%} off, which is so "
-        "where a gradient is rounding alone"
+        f"{len(off)} of {len(distances)} parameters' norms are up to {max(off):.0%} off, as "
+        "happens if a gradient is only rounding"
     )
 
 
 def _numbers(record: ScriptRecord) -> Sequence[float]:
-    return (*record.losses[:FIRST_LOSSES], *record.parameter_norms)
+    return (*record.losses[:COMPARED_LOSSES], *record.parameter_norms)
 
 
 def _distance(left: Sequence[float], right: Sequence[float]) -> float:
-    """The largest relative difference; infinite where one is NaN or Inf and the other is not, or
-    where there are not as many."""
+    """Return the largest relative difference; infinite if one is NaN or infinite and the other is
+    not, or if their number differs."""
     if len(left) != len(right):
         return math.inf
     worst = 0.0

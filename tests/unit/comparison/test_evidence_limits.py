@@ -12,7 +12,7 @@ from ridgeline.equality.calls import held_state, outputs, reference
 from ridgeline.equality.calls.collection import collect
 from ridgeline.equality.calls.examine import examine
 from ridgeline.equality.calls.held_state import digest
-from ridgeline.equality.calls.outputs import Room, outputs_of
+from ridgeline.equality.calls.outputs import ElementBudget, outputs_of
 from ridgeline.harness.usercode.workload import Declared
 
 X = torch.randn(64, 64)
@@ -21,7 +21,7 @@ X = torch.randn(64, 64)
 def test_a_large_output_is_compared_by_a_sample_that_is_the_same_for_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outputs, "WHOLE_ELEMENTS", 1000)
+    monkeypatch.setattr(outputs, "MAX_WHOLE_ELEMENTS", 1000)
     monkeypatch.setattr(outputs, "SAMPLED_ELEMENTS", 100)
     verdict = verdict_on(lambda: X * 2, lambda: X + X)
     assert verdict.results.status == "bit-identical"
@@ -36,7 +36,7 @@ def test_a_large_output_is_compared_by_a_sample_that_is_the_same_for_both(
 def test_a_file_with_a_check_keeps_more_and_still_compares_with_one_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outputs, "WHOLE_ELEMENTS", 2000)
+    monkeypatch.setattr(outputs, "MAX_WHOLE_ELEMENTS", 2000)
     monkeypatch.setattr(outputs, "SAMPLED_ELEMENTS", 100)
     checked = workload(lambda: X * 2)
     checked.declared = Declared(check=lambda a, b: True)
@@ -51,13 +51,13 @@ def test_nan_outside_the_sample_is_seen() -> None:
     x = torch.randn(100_000)
     spoilt = x.clone()
     spoilt[5_001] = torch.nan
-    kept = outputs_of(spoilt, Room(elements=100, each=50))
+    kept = outputs_of(spoilt, ElementBudget(elements=100, each=50))
     assert not kept.whole
     assert kept.leaves[0].nans == 1
 
 
 def test_room_is_shared_by_all_outputs_of_a_call() -> None:
-    room = Room(elements=2**15, each=2**20)
+    room = ElementBudget(elements=2**15, each=2**20)
     assert room.keep(2**15) == 2**15
     assert room.keep(2**20) == 2**14
     assert room.keep(10) == 10
@@ -72,7 +72,7 @@ def test_state_too_large_to_keep_is_not_put_back_and_the_extra_calls_are_not_mad
         weight.add_(1)
         return weight[:10].clone()
 
-    monkeypatch.setattr(held_state.Keeping.__init__, "__defaults__", (100,))
+    monkeypatch.setattr(held_state.SavedState.__init__, "__defaults__", (100,))
     evidence = collect(workload(step), seed=1, as_baseline=True)
     assert "weight changes and is too large" in evidence.repeat.why
     assert "too large" in evidence.reference.why_not
@@ -85,7 +85,7 @@ def test_weights_too_large_to_keep_do_not_hinder_where_they_do_not_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     big, small = torch.randn(1000, 8), torch.randn(4, 1000)
-    monkeypatch.setattr(held_state.Keeping.__init__, "__defaults__", (20_000,))
+    monkeypatch.setattr(held_state.SavedState.__init__, "__defaults__", (20_000,))
     evidence = collect(workload(lambda x: x @ big, small), seed=1, as_baseline=True)
     assert evidence.repeat.outputs is not None
     assert evidence.fresh[0].names == ("input 0",)
@@ -93,7 +93,7 @@ def test_weights_too_large_to_keep_do_not_hinder_where_they_do_not_change(
 
 
 def test_too_much_for_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "MOST_BYTES", 100)
+    monkeypatch.setattr(reference, "MAX_FLOAT_BYTES", 100)
     evidence = collect(workload(lambda: X * 2), seed=1, as_baseline=True)
     assert "over 2 GiB" in evidence.reference.why_not
 

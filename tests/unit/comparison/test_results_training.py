@@ -82,12 +82,12 @@ def test_a_step_not_taken_or_too_long_is_different(variant: Any, words: str) -> 
 
 def test_a_bias_that_follows_rounding_alone_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a batch norm a bias has no gradient but rounding, and Adam takes full steps by it."""
-    monkeypatch.setattr("ridgeline.equality.calls.reference.MOST_BYTES", 0)
+    monkeypatch.setattr("ridgeline.equality.calls.reference.MAX_FLOAT_BYTES", 0)
     verdict = judged(built(training()), built(training(turned_round=True)))
     assert verdict.results.method == "tolerances of float32"
     assert verdict.results.status == "equal", verdict.results
     assert verdict.results.strength == "strong"
-    assert "net.0.bias after the calls: it moves by rounding alone" in verdict.results.detail
+    assert "net.0.bias after the calls follows rounding alone" in verdict.results.detail
 
 
 def test_mixed_precision_passes_with_a_declared_tolerance_and_a_step_not_taken_does_not() -> None:

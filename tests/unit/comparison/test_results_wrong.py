@@ -181,7 +181,7 @@ def test_other_weights_are_named_as_the_cause() -> None:
 
     verdict = judged(built(factory(1)), built(factory(2)))
     assert verdict.results.status == "different"
-    assert "begin with other numbers in model.weight" in verdict.results.detail
+    assert "different values in model.weight" in verdict.results.detail
 
 
 def test_half_of_the_precision_inside_is_different() -> None:

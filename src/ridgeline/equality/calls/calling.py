@@ -1,4 +1,4 @@
-"""Single calls of a workload: seeded, waited for, and timed."""
+"""Makes single calls of a workload: seeded, synchronized and timed."""
 
 import hashlib
 import random
@@ -14,7 +14,7 @@ import torch
 
 from ridgeline.cost.counting.passes import eager
 from ridgeline.equality.calls import outputs
-from ridgeline.equality.calls.outputs import Outputs, Room, outputs_of
+from ridgeline.equality.calls.outputs import ElementBudget, Outputs, outputs_of
 from ridgeline.harness.usercode.workload import Workload
 
 _PLUMBING = ("torch", "tqdm", "multiprocessing", "concurrent")
@@ -28,21 +28,24 @@ def wait_for_devices() -> None:
 
 
 class Caller:
-    """Calls a workload, each time from a given seed."""
+    """Calls a workload, from a given seed each time."""
 
     def __init__(self, workload: Workload, seed: int, synchronize: Synchronize) -> None:
         self.workload = workload
         self.seed = seed
         self.synchronize = synchronize
 
-    def copied(self, value: Any) -> Outputs:
-        """What a call returned, as evidence; by the same measure for every call. A check of the
-        file's own sees whole outputs or nothing, so more is kept for one."""
+    def copy_outputs(self, value: Any) -> Outputs:
+        """Return a copy of what a call returned. More is kept if the user's file has its own check,
+        which needs whole outputs."""
         times = 4 if self.workload.declared.check is not None else 1
-        return outputs_of(value, Room(times * outputs.ALL_ELEMENTS, times * outputs.WHOLE_ELEMENTS))
+        return outputs_of(
+            value,
+            ElementBudget(times * outputs.MAX_CALL_ELEMENTS, times * outputs.MAX_WHOLE_ELEMENTS),
+        )
 
     def __call__(self, turn: int = 0) -> tuple[Any, float]:
-        """What call number `turn` returns, and how long it took."""
+        """Return the result of call number `turn`, and its duration."""
         seed_all(self.seed + turn)
         self.synchronize()
         start = perf_counter_ns()
@@ -52,17 +55,17 @@ class Caller:
 
 
 @contextmanager
-def as_written() -> Iterator[None]:
-    """Compiled code runs as the program it was compiled from. Where nothing has loaded the compiler
-    nothing is compiled, and loading it takes 3 s."""
+def uncompiled() -> Iterator[None]:
+    """Run compiled code uncompiled. If nothing has loaded the compiler nothing is compiled; loading
+    it would take 3 s."""
     with eager() if "torch._dynamo" in sys.modules else nullcontext():
         yield
 
 
 @contextmanager
-def graphs_noticed() -> Iterator[list[str]]:
-    """CUDA graphs that are captured or replayed meanwhile: no operator inside one is dispatched,
-    and it goes on using the memory it was captured with."""
+def watch_graphs() -> Iterator[list[str]]:
+    """Record captures and replays of CUDA graphs: no operator inside a graph is dispatched, and it
+    goes on using the memory it was captured with."""
     seen: list[str] = []
     graph: Any = torch.cuda.CUDAGraph
     originals = {name: getattr(graph, name) for name in ("capture_begin", "replay")}
@@ -88,9 +91,9 @@ def graphs_noticed() -> Iterator[list[str]]:
 
 
 @contextmanager
-def threads_left() -> Iterator[list[str]]:
-    """Threads that were started meanwhile and still live: what they do is on nobody's clock.
-    Torch's own (compile workers, pinned memory) and those of queues serve every program alike."""
+def watch_threads() -> Iterator[list[str]]:
+    """Record threads that were started meanwhile and still run: their work is not timed. Threads of
+    torch (compile workers, pinned memory) and of queues do not count."""
     before = {id(thread) for thread in threading.enumerate()}
     left: list[str] = []
     yield left
@@ -106,8 +109,8 @@ _NUMPY_SEEDS = 2**32
 
 
 def seed_all(seed: int) -> None:
-    """Every generator a program draws from unless it made its own. A CUDA device that nobody has
-    started yet gets its seed when somebody does."""
+    """Seed all global random number generators. A CUDA device that is not initialized yet gets its
+    seed when it is."""
     random.seed(seed)
     np.random.seed(seed % _NUMPY_SEEDS)
     torch.default_generator.manual_seed(seed)
@@ -115,9 +118,9 @@ def seed_all(seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
 
 
-def drawn() -> str:
-    """Where the generators stand: two programs that began alike and stand alike have drawn the
-    same numbers."""
+def generator_fingerprint() -> str:
+    """Return a hash of the generators' states: two programs with equal states before and after have
+    drawn the same numbers."""
     marks = hashlib.sha256()
     marks.update(torch.get_rng_state().numpy().tobytes())
     marks.update(repr(random.getstate()).encode())
@@ -130,8 +133,9 @@ def drawn() -> str:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Whatever is drawn inside, the user's next numbers are the ones they would have been."""
+def preserve_generators() -> Iterator[None]:
+    """Restore the random number generators afterwards, so that the user's next numbers do not
+    change."""
     state, legacy, default = random.getstate(), np.random.get_state(), torch.get_rng_state()
     started = torch.cuda.is_initialized()
     devices: list[Any] = torch.cuda.get_rng_state_all() if started else []
@@ -144,5 +148,5 @@ def undisturbed() -> Iterator[None]:
         if started:
             torch.cuda.set_rng_state_all(devices)
         elif torch.cuda.is_available():
-            # Nobody had drawn from it: torch.manual_seed would have given it the same seed.
+            # It was not used before: torch.manual_seed would have given it the same seed.
             torch.cuda.manual_seed_all(torch.initial_seed())

@@ -1,6 +1,6 @@
-"""What was observed of one workload: everything a judgement needs, and nothing that is alive.
+"""The evidence of one workload: all that a judgement needs.
 
-A plain record: it can be written down in the process that holds the workload and read in another.
+A plain record without live objects: one process writes it and another can read it.
 """
 
 from msgspec import Struct
@@ -10,23 +10,23 @@ from ridgeline.equality.calls.outputs import Leaf, Outputs
 
 
 class Probe(Struct, frozen=True, kw_only=True, eq=False):
-    """What an extra call returned, or why there was none."""
+    """The result of an extra call, or why there is none."""
 
     outputs: Outputs | None = None
     why: str = ""
 
 
 class Fresh(Struct, frozen=True, kw_only=True, eq=False):
-    """A call on other content."""
+    """A call on other values in its tensors."""
 
     how: str
     names: tuple[str, ...] = ()
-    """The tensors whose content was changed."""
+    """The tensors whose values were changed."""
     outputs: Outputs | None = None
     why: str = ""
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class HeldTensor(Struct, frozen=True, kw_only=True):
     """A tensor that the workload could reach before its first call."""
 
     name: str
@@ -40,18 +40,18 @@ class Work(Struct, frozen=True, kw_only=True):
     """What one call computes and moves, by the operators that torch dispatched."""
 
     flops: dict[str, int] = {}
-    """Of products, by dtype, without those a causal kernel skips; convolutions apart."""
+    """Of matrix products, by dtype, without those that a causal kernel skips."""
     convolution_flops: dict[str, int] = {}
     all_flops: int = 0
     """Elementwise work included."""
     bytes: int = 0
-    """Moved by all operators, each input read once and each output written once."""
+    """Moved by all operators, if each input is read once and each output written once."""
     read_bytes: int = 0
-    """Of tensors that stood there before the call, each counted once: must come from memory."""
+    """Of tensors that existed before the call, each counted once: these must come from memory."""
     written_bytes: int = 0
     """Of the outputs."""
     unseen: tuple[str, ...] = ()
-    """What ran where no operator is dispatched: CUDA graphs, threads."""
+    """What ran without dispatching operators: CUDA graphs, threads."""
 
     @property
     def amount(self) -> int:
@@ -59,13 +59,13 @@ class Work(Struct, frozen=True, kw_only=True):
 
 
 class Reference(Struct, frozen=True, kw_only=True, eq=False):
-    """The baseline in float64."""
+    """The baseline's results in float64."""
 
     outputs: tuple[Outputs, ...] = ()
     state: tuple[Leaf, ...] = ()
     """After the calls, in the order of the evidence's `state`."""
     partial: bool = False
-    """Part of it came from outside torch, as rounded as the baseline's own."""
+    """Whether part of it came from outside torch, rounded as the baseline's own values are."""
     why_not: str = ""
 
 
@@ -75,42 +75,42 @@ class Evidence(Struct, frozen=True, kw_only=True, eq=False):
     outputs: tuple[Outputs, ...]
     """Of the check calls, in order."""
     call_ns: tuple[float, ...]
-    """What each took, until the device was done; the first one cold."""
-    drawn: tuple[str, ...]
-    """Where the generators of random numbers stood after each."""
+    """Duration of each check call, until the device was done; the first one is cold."""
+    generator_states: tuple[str, ...]
+    """Fingerprint of all random number generators after each check call."""
     state: tuple[Changed, ...]
     """What the calls changed."""
-    seen: tuple[Seen, ...]
+    held: tuple[HeldTensor, ...]
     unread: tuple[str, ...] = ()
     """Tensors of kinds that cannot be followed."""
-    made: tuple[str, ...] = ()
+    caches: tuple[str, ...] = ()
     """Tensors that the calls made and kept: caches, workspaces."""
     scratch: tuple[str, ...] = ()
-    """Of the changed tensors, those whose content does not matter to the next call."""
-    heeded: tuple[str, ...] = ()
-    """Of the changed tensors, those whose content does; what is in neither was not found out."""
-    reused: tuple[str, ...] = ()
+    """Changed tensors whose values do not influence the next call."""
+    influential: tuple[str, ...] = ()
+    """Changed tensors whose values do. For a tensor that is in neither this is unknown."""
+    overwritten: tuple[str, ...] = ()
     """Outputs that a later call writes over while the caller holds them."""
     threads: tuple[str, ...] = ()
     poisoned: int = 0
-    """Calls before which freed memory was spoilt."""
+    """Number of calls before which freed memory was spoilt."""
     repeat: Probe = Probe()
-    """The first call once more, from the same state and seed."""
+    """The first call repeated, from the same state and seed."""
     other_seed: Probe = Probe()
     nudged: Probe = Probe()
-    """With every input moved by about its rounding error."""
+    """The first call with every input moved by about its rounding error."""
     nudged_state: tuple[Leaf, ...] = ()
-    """What the calls leave behind then, in the order of `state`."""
+    """The state after all calls with such inputs, in the order of `state`."""
     fresh: tuple[Fresh, ...] = ()
     spread: float | None = None
-    """How far the workload's own repeats lie from each other, relative; None where not tried."""
+    """Relative distance of the workload's own repeats; None if not tried."""
     reference: Reference = Reference(why_not="not asked for")
     work: Work | None = None
-    """On content that it had been called with."""
+    """Work on values that it had been called with before."""
     work_fresh: Work | None = None
     work_why: str = ""
     repeat_ns: tuple[float, ...] = ()
     fresh_ns: tuple[float, ...] = ()
-    """Single calls in turns: on content seen before, and on other content."""
+    """Single calls in turns: on values seen before, and on new values."""
     timing_why: str = ""
     notes: tuple[str, ...] = ()

@@ -1,5 +1,5 @@
-"""Evidence of two workloads set beside each other: are the results the same, is the check any good,
-and was anything seen that would make a timing lie."""
+"""Compares the evidence of two workloads: whether the results are the same, how much the check is
+worth, and whether anything was seen that would make a timing wrong."""
 
 from collections.abc import Callable, Sequence
 from math import isfinite
@@ -17,32 +17,32 @@ from ridgeline.errors import TargetError
 from ridgeline.harness.usercode.workload import Check, Declared
 from ridgeline.records.comparison import Guard, Results, Strength
 
-SCALES = (1.5, 1.05, 1.01)
-ENOUGH = 8
-"""Fewer numbers agree by chance, or hide what a sum hides."""
-_TRIED_ELEMENTS = 2**16
+WRONG_SCALES = (1.5, 1.05, 1.01)
+MIN_NUMBERS = 8
+"""Fewer numbers can agree by chance, and a sum can hide differences."""
+MAX_TRIED_ELEMENTS = 2**16
 
 Accepts = Callable[[Sequence[Leaf]], bool]
-"""Whether a check passes these leaves in place of the candidate's."""
+"""Returns whether a check passes with these leaves in place of the candidate's."""
 
 
-class Judgement(Struct, frozen=True):
+class CheckStrength(Struct, frozen=True):
     strength: Strength
     reasons: tuple[str, ...]
 
 
 def strength_of(
     pairs: Sequence[Pair], accepts: Accepts, compared: int, nan_share: float
-) -> Judgement:
-    """Try wrong answers on a check. `accepts` is told one leaf for each pair."""
+) -> CheckStrength:
+    """Judge a check by whether wrong answers pass it. `accepts` gets one leaf for each pair."""
     if not compared:
-        return Judgement("none", ("nothing that was returned or changed could be compared",))
+        return CheckStrength("none", ("nothing that was returned or changed could be compared",))
     reasons = []
     floats = any(_is_float(pair) for pair in pairs)
     if accepts([_zeros(pair) for pair in pairs]):
         stale = all(pair.is_state for pair in pairs)
         reasons.append("a step not taken would pass" if stale else "an answer of zeros would pass")
-    for scale in SCALES if floats else ():
+    for scale in WRONG_SCALES if floats else ():
         if accepts([_scaled(pair, scale) for pair in pairs]):
             reasons.append(f"an answer {100 * (scale - 1):.0f} % off would pass")
             break
@@ -50,17 +50,17 @@ def strength_of(
     if movable and accepts([_shuffled(pair) for pair in pairs]):
         reasons.append("the right numbers in the wrong places would pass")
     changed = any(pair.is_state for pair in pairs)
-    if compared < ENOUGH and not changed:
+    if compared < MIN_NUMBERS and not changed:
         reasons.append(
             f"{'one number was' if compared == 1 else f'{compared} numbers were'} compared"
         )
     if nan_share > 0.5:
         reasons.append(f"{100 * nan_share:.0f} % of the numbers are NaN in both")
-    return Judgement("weak" if reasons else "strong", tuple(reasons))
+    return CheckStrength("weak" if reasons else "strong", tuple(reasons))
 
 
 def by_rule(pairs: Sequence[Pair], rule: Rule) -> Accepts:
-    """Our own check, as `strength_of` asks it."""
+    """Return our own check in the form that `strength_of` needs."""
 
     def accepts(leaves: Sequence[Leaf]) -> bool:
         return all(
@@ -72,11 +72,11 @@ def by_rule(pairs: Sequence[Pair], rule: Rule) -> Accepts:
 
 
 def thinned(pair: Pair) -> Pair:
-    """The pair by a part of its elements: a scale or a shuffle shows in any part of a tensor."""
+    """Return the pair with fewer elements: a scale or a shuffle shows in any part of a tensor."""
     values = pair.baseline.values
-    if values is None or values.numel() <= _TRIED_ELEMENTS:
+    if values is None or values.numel() <= MAX_TRIED_ELEMENTS:
         return pair
-    step = -(-values.numel() // _TRIED_ELEMENTS)
+    step = -(-values.numel() // MAX_TRIED_ELEMENTS)
 
     def thin(leaf: Leaf | None) -> Leaf | None:
         if leaf is None or leaf.values is None or leaf.values.numel() != values.numel():
@@ -105,7 +105,7 @@ def _scaled(pair: Pair, scale: float) -> Leaf:
     if values is None or not _is_float(pair):
         return pair.baseline
     start = _start(pair, values)
-    return _leaf_with(pair.baseline, start + (_wide(values) - start) * scale)
+    return _leaf_with(pair.baseline, start + (_widened(values) - start) * scale)
 
 
 def _shuffled(pair: Pair) -> Leaf:
@@ -115,7 +115,7 @@ def _shuffled(pair: Pair) -> Leaf:
     if not _is_float(pair):
         return _leaf_with(pair.baseline, shuffled(values))
     start = _start(pair, values)
-    return _leaf_with(pair.baseline, start + shuffled(_wide(values) - start))
+    return _leaf_with(pair.baseline, start + shuffled(_widened(values) - start))
 
 
 def _can_be_shuffled(pair: Pair) -> bool:
@@ -125,10 +125,10 @@ def _can_be_shuffled(pair: Pair) -> bool:
 
 def _start(pair: Pair, values: torch.Tensor) -> torch.Tensor:
     before = pair.before.values if pair.before is not None else None
-    return _wide(before) if before is not None else torch.zeros_like(_wide(values))
+    return _widened(before) if before is not None else torch.zeros_like(_widened(values))
 
 
-def _wide(values: torch.Tensor) -> torch.Tensor:
+def _widened(values: torch.Tensor) -> torch.Tensor:
     return values.to(torch.complex128) if values.is_complex() else values.double()
 
 
@@ -146,23 +146,23 @@ def _is_float(pair: Pair) -> bool:
     return values is not None and (values.is_floating_point() or values.is_complex())
 
 
-class Asked:
-    """A check, asked about the outputs of each call."""
+class UserCheck:
+    """The user's own check, called on the outputs of each call."""
 
     def __init__(self, check: Check, baseline: Evidence, candidate: Evidence) -> None:
         self._check = check
         self._calls = list(zip(baseline.outputs, candidate.outputs, strict=False))
 
-    def cannot(self) -> str:
-        """Why the check cannot be asked; "" where it can."""
+    def why_not_usable(self) -> str:
+        """Return why the check cannot be called; "" if it can."""
         if any(not outputs.whole for pair in self._calls for outputs in pair):
-            return "the outputs are too large to keep whole for a check of its own"
+            return "the outputs are too large to keep whole for the user's check"
         return ""
 
-    def refuse_senseless(self) -> None:
-        """A check that rejects the baseline beside itself is broken, and says nothing."""
+    def refuse_broken(self) -> None:
+        """Raise if the check rejects the baseline compared with itself."""
         ours = self._calls[0][0]
-        words = self._ask(ours, ours, None)
+        words = self._call(ours, ours, None)
         if words:
             raise TargetError(
                 f"the check rejects the baseline's own output beside itself: {words}",
@@ -170,25 +170,25 @@ class Asked:
             )
 
     def objection(self) -> str:
-        """What the check has against the candidate; "" where nothing."""
+        """Return why the check rejects the candidate; "" if it does not."""
         for turn, (ours, theirs) in enumerate(self._calls):
-            words = self._ask(ours, theirs, None)
+            words = self._call(ours, theirs, None)
             if words:
                 return words if turn == 0 else f"call {turn + 1}: {words}"
         return ""
 
     def accepts(self, leaves: Sequence[Leaf]) -> bool:
-        """Whether the baseline's first output would pass beside itself with these values in it."""
+        """Return whether the baseline's first output passes if these values replace its own."""
         ours = self._calls[0][0]
-        return not self._ask(ours, ours, tuple(leaves))
+        return not self._call(ours, ours, tuple(leaves))
 
     @property
     def first(self) -> Outputs:
-        """The baseline's."""
+        """The baseline's first outputs."""
         return self._calls[0][0]
 
-    def _ask(self, ours: Outputs, theirs: Outputs, leaves: tuple[Leaf, ...] | None) -> str:
-        """The objection in words."""
+    def _call(self, ours: Outputs, theirs: Outputs, leaves: tuple[Leaf, ...] | None) -> str:
+        """Call the check and return its objection in words; "" if it passes."""
         try:
             answer = self._check(put_together(ours), put_together(theirs, leaves))
         except AssertionError as error:
@@ -207,8 +207,8 @@ class Asked:
 
 
 UNDECLARED = Declared()
-WIDEST_SPREAD = 0.01
-"""A baseline that lies further than this from itself cannot be compared with by numbers."""
+MAX_SPREAD = 0.01
+"""A baseline whose repeats lie further apart than this cannot be compared by numbers."""
 
 
 def examine(
@@ -218,9 +218,9 @@ def examine(
     declared: Declared = UNDECLARED,
     check: Check | None = None,
 ) -> tuple[Results, tuple[Guard, ...]]:
-    """Judge the candidate's evidence by the baseline's. Calls no code of the user's but `check`."""
+    """Judge the candidate's evidence by the baseline's. Runs no user code but `check`."""
     spread = baseline.spread or 0.0
-    rule = Rule(rtol=declared.rtol, spread=spread if spread <= WIDEST_SPREAD else 0.0)
+    rule = Rule(rtol=declared.rtol, spread=spread if spread <= MAX_SPREAD else 0.0)
     paired = pair_up(baseline, candidate)
     judged = [judge(pair, rule) for pair in paired.pairs]
     case = _Case(baseline, candidate, paired, judged, rule)
@@ -241,7 +241,7 @@ class _Case(Struct, frozen=True, eq=False):
 
     @property
     def compared(self) -> int:
-        """Numbers, each once."""
+        """Number of compared values, each counted once."""
         return sum(
             pair.baseline.numbers
             for place, pair in enumerate(self.paired.pairs)
@@ -262,7 +262,7 @@ def _by_numbers(case: _Case) -> Results:
     objections = case.objections
     words = any(pair.baseline.kind == "text" for pair in pairs)
     if not (case.compared or words or objections):
-        return _not_compared("neither a returned value nor a changed tensor could be seen")
+        return _not_compared("the calls returned nothing and changed no tensor that can be seen")
     if objections and not case.paired.differences:
         excuse = _excuse(case)
         if excuse:
@@ -273,21 +273,21 @@ def _by_numbers(case: _Case) -> Results:
             status="different",
             method=method,
             strength="strong",
-            detail="; ".join([*objections[:2], *_other_start(case), *case.remarks]),
+            detail="; ".join([*objections[:2], *_different_start(case), *case.remarks]),
             compared=case.compared,
             worst_error=_finite(worst.error),
             allowed_error=worst.allowed or None,
             baseline_error=worst.own_error,
         )
-    good = _strength(case)
+    strength = _strength(case)
     identical = all(j.identical for j in case.judged)
     exact = case.rule.rtol is None
     return Results(
         status="bit-identical" if identical else "equal" if exact else "within tolerance",
         method=method,
-        strength=good.strength,
+        strength=strength.strength,
         detail=_detail(case, worst, identical),
-        reasons=good.reasons,
+        reasons=strength.reasons,
         compared=case.compared,
         worst_error=0.0 if identical else worst.error,
         allowed_error=worst.allowed or None,
@@ -296,13 +296,13 @@ def _by_numbers(case: _Case) -> Results:
 
 
 def _by_check(case: _Case, check: Check) -> Results:
-    asked = Asked(check, case.baseline, case.candidate)
+    user_check = UserCheck(check, case.baseline, case.candidate)
     method = "its own check"
-    trouble = asked.cannot()
+    trouble = user_check.why_not_usable()
     if trouble:
         return _not_compared(trouble)
-    asked.refuse_senseless()
-    objection = asked.objection()
+    user_check.refuse_broken()
+    objection = user_check.objection()
     worst = _worst(case.judged)
     numbers = case.compared
     if objection:
@@ -310,13 +310,13 @@ def _by_check(case: _Case, check: Check) -> Results:
             status="different", method=method, strength="strong", compared=numbers,
             detail=f"its own check rejects it: {objection}",
         )  # fmt: skip
-    ours = asked.first
+    ours = user_check.first
     pairs = [
         Pair(path=leaf.path, role="output", baseline=leaf, candidate=leaf) for leaf in ours.leaves
     ]
-    good = strength_of(pairs, asked.accepts, ours.numbers, 0.0)
+    strength = strength_of(pairs, user_check.accepts, ours.numbers, 0.0)
     if not ours.numbers:
-        good = Judgement("weak", ("the outputs hold no numbers to try the check with",))
+        strength = CheckStrength("weak", ("the outputs hold no numbers to try the check with",))
     status = "within tolerance" if case.objections else "equal"
     if not case.objections and case.judged and all(j.identical for j in case.judged):
         status = "bit-identical"
@@ -324,53 +324,53 @@ def _by_check(case: _Case, check: Check) -> Results:
     return Results(
         status=status,  # type: ignore[arg-type]
         method=method,
-        strength=good.strength,
+        strength=strength.strength,
         detail="; ".join([f"its own check accepts it{by_us}", *case.remarks]),
-        reasons=good.reasons,
+        reasons=strength.reasons,
         compared=numbers,
         worst_error=_finite(worst.error),
     )
 
 
 def _excuse(case: _Case) -> str:
-    """Why results that differ prove nothing against the candidate; "" where they do."""
+    """Return why different results prove nothing against the candidate; "" if they do."""
     ours, theirs = draws_random_numbers(case.baseline), draws_random_numbers(case.candidate)
-    alike = case.baseline.drawn == case.candidate.drawn  # the same numbers: no excuse
+    alike = case.baseline.generator_states == case.candidate.generator_states
     if ours and theirs is not False and not alike:
         return (
             "both draw random numbers, but not the same ones: compare in eval mode, or give a check"
         )
     spread = case.baseline.spread
-    if spread is not None and spread > WIDEST_SPREAD:
+    if spread is not None and spread > MAX_SPREAD:
         own = f"{100 * spread:.2g} %" if isfinite(spread) else "more than rounding"
-        return f"the baseline does not repeat itself: its own results lie {own} apart; give a check"
+        return f"the baseline is not repeatable: its own results lie {own} apart; give a check"
     return ""
 
 
 def draws_random_numbers(evidence: Evidence) -> bool | None:
-    """Whether another seed gives another result; None where that was not found out."""
+    """Return whether another seed gives another result; None if that is unknown."""
     other, repeat = evidence.other_seed.outputs, evidence.repeat.outputs
     if other is None or repeat is None:
         return None
     own, moved = distance(evidence.outputs[0], repeat), distance(evidence.outputs[0], other)
-    if moved == 0.0 or (own <= WIDEST_SPREAD and moved <= 3 * own):
+    if moved == 0.0 or (own <= MAX_SPREAD and moved <= 3 * own):
         return False
     return True if own == 0.0 or moved > 10 * own else None
 
 
-def _strength(case: _Case) -> Judgement:
+def _strength(case: _Case) -> CheckStrength:
     pairs = [thinned(pair) for pair in case.paired.pairs if pair.candidate.values is not None]
-    nans = sum(j.nan_share * p.baseline.numbers for j, p in _both(case))
-    share = nans / max(sum(p.baseline.numbers for _, p in _both(case)), 1)
+    nans = sum(j.nan_share * p.baseline.numbers for j, p in _judged_pairs(case))
+    share = nans / max(sum(p.baseline.numbers for _, p in _judged_pairs(case)), 1)
     return strength_of(pairs, by_rule(pairs, case.rule), case.compared, share)
 
 
-def _both(case: _Case) -> list[tuple[Judged, Pair]]:
+def _judged_pairs(case: _Case) -> list[tuple[Judged, Pair]]:
     return list(zip(case.judged, case.paired.pairs, strict=True))
 
 
 def _worst(judged: Sequence[Judged]) -> Judged:
-    """The one nearest to what it may be, or furthest beyond it."""
+    """Return the judged pair nearest to its limit, or furthest beyond it."""
     return max(
         judged,
         key=lambda j: (not j.ok, j.error / j.allowed if j.allowed else j.error),
@@ -406,15 +406,15 @@ def _detail(case: _Case, worst: Judged, identical: bool) -> str:
     return "; ".join([", ".join(parts), numbers, *case.remarks])
 
 
-def _other_start(case: _Case) -> list[str]:
-    """Where they began with other numbers, that is why they ended with others."""
-    ours = {s.name: s for s in case.baseline.seen}
-    for seen in case.candidate.seen:
-        mine = ours.get(seen.name)
-        if mine is None or (mine.shape, mine.dtype) != (seen.shape, seen.dtype):
+def _different_start(case: _Case) -> list[str]:
+    """Return a remark if the two start with different values, which explains different results."""
+    ours = {tensor.name: tensor for tensor in case.baseline.held}
+    for theirs in case.candidate.held:
+        mine = ours.get(theirs.name)
+        if mine is None or (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
             continue
-        if mine.digest != seen.digest:
-            return [f"they begin with other numbers in {seen.name}: seed both alike"]
+        if mine.digest != theirs.digest:
+            return [f"they start with different values in {theirs.name}: give both the same seed"]
     return []
 
 

@@ -1,8 +1,8 @@
-"""Tensors that a workload can get at, found without running it.
+"""Finds the tensors that a workload can reach, without running it, and saves and restores them.
 
-Its inputs, what its code closes over, its defaults, what a method is bound to, the parameters and
-buffers of modules, the state of optimizers, and the globals that its code names, and so on from
-there through the functions of the user's own files. Data loaders and libraries are left alone.
+These are its inputs, what its code closes over, its defaults, what a method is bound to, parameters
+and buffers of modules, the state of optimizers, the globals that its code names, and whatever the
+functions of the user's own files reach from there. Data loaders and libraries are not searched.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ import numpy as np
 import torch
 from msgspec import Struct
 
-from ridgeline.equality.calls.outputs import Leaf, Room, leaf_of
+from ridgeline.equality.calls.outputs import ElementBudget, Leaf, leaf_of
 from ridgeline.harness.usercode.workload import Workload
 
 Role = Literal["declared", "captured", "parameter", "buffer", "optimizer"]
-DEEPEST = 8
-MOST_VISITS = 50_000
-MOST_ITEMS = 10_000
-"""Of one list; a data set of millions is no state."""
+MAX_DEPTH = 8
+MAX_VISITS = 50_000
+MAX_LIST_ITEMS = 10_000
+"""Items followed in one list: a data set of millions is not state."""
 _LIBRARIES = tuple(
     {sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")} | {"<frozen"}
 )
@@ -36,7 +36,7 @@ _ATOMS = (str, bytes, int, float, complex, bool, type(None), type, torch.dtype, 
 
 
 class Held(Struct, frozen=True, kw_only=True, eq=False):
-    """A tensor and the name it goes by."""
+    """A reachable tensor and its name."""
 
     name: str
     role: Role
@@ -44,7 +44,7 @@ class Held(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Slot(Struct, frozen=True, eq=False):
-    """A place that a call may bind anew: read and write are what it takes to put it back."""
+    """A place that a call may bind to another object; read and write allow restoring it."""
 
     name: str
     read: Callable[[], Any]
@@ -52,7 +52,7 @@ class Slot(Struct, frozen=True, eq=False):
 
 
 class Reach:
-    """Everything found, each thing once."""
+    """Everything that is reachable, each object once."""
 
     def __init__(self) -> None:
         self.held: list[Held] = []
@@ -60,18 +60,18 @@ class Reach:
         self.optimizers: list[torch.optim.Optimizer] = []
         self.generators: list[torch.Generator | np.random.Generator] = []
         self.keepers: list[Any] = []
-        """Schedulers, scalers: objects that give and take their own state."""
+        """Schedulers, scalers: objects with `state_dict` and `load_state_dict`."""
         self.unread: list[str] = []
-        """Tensors of kinds that are not followed, by name."""
+        """Names of tensors whose kind is not followed."""
         self._seen: set[int] = set()
-        self._alive: list[Any] = []  # an id stays taken only while its object lives
+        self._alive: list[Any] = []  # an id is unique only while its object lives
         self._visits = 0
 
     def named(self, *roles: Role) -> list[Held]:
         return [held for held in self.held if held.role in roles]
 
     def visit(self, name: str, value: Any, role: Role = "captured", depth: int = 0) -> None:
-        if isinstance(value, _ATOMS) or depth > DEEPEST or self._visits >= MOST_VISITS:
+        if isinstance(value, _ATOMS) or depth > MAX_DEPTH or self._visits >= MAX_VISITS:
             return
         if id(value) in self._seen:
             return
@@ -82,7 +82,7 @@ class Reach:
             if isinstance(value, kinds):
                 try:
                     follow(self, name, value, role, depth)
-                except Exception:  # whatever a user's class does when it is looked at
+                except Exception:  # a user's class may raise whenever it is inspected
                     self.unread.append(name)
                 return
         wrapped = inspect.getattr_static(value, "__wrapped__", None)
@@ -93,7 +93,7 @@ class Reach:
 
     def _tensor(self, name: str, value: torch.Tensor, role: Role, depth: int) -> None:
         if role == "captured" and value.is_leaf and value.requires_grad:
-            role = "parameter"  # somebody trains it
+            role = "parameter"  # it is trained
         plain = type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
         if not plain or value.layout is not torch.strided or value.is_quantized or value.is_meta:
             self.unread.append(name)
@@ -111,17 +111,17 @@ class Reach:
     def _module(self, name: str, value: torch.nn.Module, role: Role, depth: int) -> None:
         prefix = f"{name}." if name else ""
         for path, parameter in value.named_parameters():
-            self.visit(prefix + _tidy(path), parameter, "parameter", depth)
+            self.visit(prefix + _program_name(path), parameter, "parameter", depth)
         for path, buffer in value.named_buffers():
-            self.visit(prefix + _tidy(path), buffer, "buffer", depth)
+            self.visit(prefix + _program_name(path), buffer, "buffer", depth)
         for path, module in value.named_modules():
             if isinstance(module, torch.jit.ScriptModule):  # its attributes live in C++
                 continue
             self._seen.add(id(module))
-            inner = prefix + _tidy(path) if path else name
+            inner = prefix + _program_name(path) if path else name
             for table in (module._buffers, module._parameters):
                 self._slots(inner, table)
-            own = {k: v for k, v in vars(module).items() if not _is_machinery(k)}
+            own = {k: v for k, v in vars(module).items() if not _is_module_internal(k)}
             self._slots(inner, vars(module), own)
             for key, item in own.items():
                 self.visit(f"{inner}.{key}", item, "captured", depth + 1)
@@ -189,7 +189,7 @@ class Reach:
             self.visit(f"{name}[{key!r}]", item, role, depth + 1)
 
     def _sequence(self, name: str, value: Any, role: Role, depth: int) -> None:
-        for position, item in enumerate(islice(value, MOST_ITEMS)):
+        for position, item in enumerate(islice(value, MAX_LIST_ITEMS)):
             self.visit(f"{name}[{position}]", item, role, depth + 1)
 
     def _generator(self, name: str, value: Any, role: Role, depth: int) -> None:
@@ -239,18 +239,18 @@ _KNOWN = (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
 
 
 def reach(workload: Workload) -> Reach:
-    """What the workload can get at now."""
-    found = Reach()
+    """Return what the workload can reach now."""
+    reached = Reach()
     for position, item in enumerate(workload.args):
-        found.visit(f"input {position}", item, "declared")
+        reached.visit(f"input {position}", item, "declared")
     for key, item in workload.kwargs.items():
-        found.visit(f"input {key!r}", item, "declared")
-    found.visit("", workload.function)
-    return found
+        reached.visit(f"input {key!r}", item, "declared")
+    reached.visit("", workload.function)
+    return reached
 
 
 def reachable(workload: Workload) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and tensor of everything a workload holds, gradients included."""
+    """Yield name and tensor of everything a workload holds, gradients included."""
     for held in reach(workload).held:
         yield held.name, held.tensor
         if held.tensor.is_leaf and held.tensor.grad is not None:
@@ -258,38 +258,43 @@ def reachable(workload: Workload) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _names(code: CodeType) -> tuple[str, ...]:
-    """Every global and attribute name in a function, the functions inside it included."""
-    found = dict.fromkeys(code.co_names)
+    """Return every global and attribute name in a function, including functions inside it."""
+    names = dict.fromkeys(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            found |= dict.fromkeys(_names(constant))
-    return tuple(found)
+            names |= dict.fromkeys(_names(constant))
+    return tuple(names)
 
 
 def _is_users(value: Any) -> bool:
-    """Whether code, a class or a module is the user's own: not torch's, a library's or ours."""
+    """Return whether code, a class or a module is the user's own, not of a library or of ours."""
     if isinstance(value, FunctionType):
-        place = value.__code__.co_filename
+        path = value.__code__.co_filename
     else:
         module = value if isinstance(value, ModuleType) else sys.modules.get(value.__module__)
         if module is None:
             return not isinstance(value, ModuleType) and value.__module__ != "builtins"
         if module.__name__ == "__main__":
             return True
-        place = getattr(module, "__file__", None) or "<frozen"
-    return not place.startswith(_LIBRARIES)
+        path = getattr(module, "__file__", None) or "<frozen"
+    return not path.startswith(_LIBRARIES)
 
 
-_MACHINERY = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+_MODULE_INTERNALS = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
-def _is_machinery(key: str) -> bool:
-    """nn.Module's own attributes: tables, hooks, and the compiled call."""
-    return key in _MACHINERY or key.endswith("_hooks") or "_hooks_" in key or "_call_impl" in key
+def _is_module_internal(key: str) -> bool:
+    """Return whether this is an attribute of nn.Module itself: tables, hooks, the compiled call."""
+    return (
+        key in _MODULE_INTERNALS
+        or key.endswith("_hooks")
+        or "_hooks_" in key
+        or "_call_impl" in key
+    )
 
 
-def _tidy(path: str) -> str:
-    """torch.compile adds a level that nobody wrote."""
+def _program_name(path: str) -> str:
+    """Remove the level that torch.compile adds to names."""
     return path.replace("_orig_mod.", "")
 
 
@@ -307,16 +312,16 @@ def _table_slot(name: str, table: dict[str, Any], key: str) -> Slot:
     return Slot(name, lambda: table.get(key), write)
 
 
-MOST_BYTES = 2**30
-READ_BYTES = 2**31
-PART_BYTES = 2**22
-"""All tensors up to READ_BYTES together are read whole to see whether they changed, the others by
-PART_BYTES each: 10 GB of weights would take 10 s each time."""
+MAX_KEPT_BYTES = 2**30
+MAX_WHOLE_BYTES = 2**31
+PARTIAL_BYTES = 2**22
+"""All tensors up to MAX_WHOLE_BYTES together are read whole to see whether they changed, further
+ones by PARTIAL_BYTES each: reading 10 GB of weights would take 10 s each time."""
 _SCALARS = (bool, int, float, str)
 
 
-class Known(Struct, frozen=True, kw_only=True, eq=False):
-    """One tensor's content as it was."""
+class KeptTensor(Struct, frozen=True, kw_only=True, eq=False):
+    """The content of one tensor before the calls."""
 
     name: str
     role: Role | str
@@ -325,7 +330,7 @@ class Known(Struct, frozen=True, kw_only=True, eq=False):
     digest: int
     storage: int
     before: torch.Tensor | None
-    """Looks into the kept copy; None where there was no room for one."""
+    """A view of the saved copy; None if there was no room for one."""
 
 
 class Changed(Struct, frozen=True, kw_only=True, eq=False):
@@ -338,31 +343,33 @@ class Changed(Struct, frozen=True, kw_only=True, eq=False):
     after: Leaf
 
 
-class Keeping:
-    """Taken before anything runs. `restore` may be called any number of times."""
+class SavedState:
+    """A saved state, taken before anything runs. `restore` may be called any number of times."""
 
-    def __init__(self, workload: Workload, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, workload: Workload, max_bytes: int = MAX_KEPT_BYTES) -> None:
         self.reach: Reach = reach(workload)
         self._storages: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self._aliases: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self._moving: set[int] = set()
         """Storages that calls change, as far as is known: all, until calls have been made."""
-        self._left = most_bytes
-        self._unread_bytes = READ_BYTES
-        self.known: dict[str, Known] = {}
-        self.left_out: list[str] = []
-        """Tensors too many to keep copies of."""
+        self._bytes_left = max_bytes
+        self._unread_bytes = MAX_WHOLE_BYTES
+        self.contents: dict[str, KeptTensor] = {}
+        self.too_large: list[str] = []
+        """Tensors that were too large to keep a copy of."""
         self.made: list[str] = []
         """Tensors that calls made and kept: caches, workspaces."""
         self.graphs_captured = False
-        """Set where a call captured a CUDA graph: it goes on writing to the gradients and optimizer
-        state of its first call, so those are emptied and not taken away."""
-        # Inputs first: they are small, and what else is kept helps nobody without them.
+        """Whether a call captured a CUDA graph, which goes on writing to the gradients and
+        optimizer state of its first call: those are then zeroed and not removed."""
+        # Inputs come first: they are small, and the other copies are useless without them.
         for role in ("declared", "captured", "buffer", "optimizer", "parameter"):
             for held in self.reach.named(role):
                 self._keep(held)
-        self._slots = [(slot, slot.read()) for slot in self.reach.slots if _is_kept(slot.read())]
+        self._slots = [
+            (slot, slot.read()) for slot in self.reach.slots if _is_restorable(slot.read())
+        ]
         self._optimizers = [_Optimizer(o) for o in self.reach.optimizers]
         self._generators = [(g, _generator_state(g)) for g in self.reach.generators]
         self._keepers: list[tuple[Any, Any]] = []
@@ -370,17 +377,17 @@ class Keeping:
             with contextlib.suppress(Exception):
                 self._keepers.append((keeper, copy.deepcopy(keeper.state_dict())))
 
-    def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether a copy of the tensor's content is kept."""
+    def has_copy(self, tensor: torch.Tensor) -> bool:
+        """Return whether a copy of the tensor's content is kept."""
         return tensor.untyped_storage()._cdata in self._storages
 
-    def touch(self, tensor: torch.Tensor) -> None:
-        """Somebody is about to change it."""
+    def mark_changing(self, tensor: torch.Tensor) -> None:
+        """Note that the tensor is about to be changed."""
         self._moving.add(tensor.untyped_storage()._cdata)
 
     def restore(self, everything: bool = False) -> None:
-        """Contents, gradients and bindings as they were. What a first call made for good (a cache,
-        a compiled function, a captured graph) stays: taking it away would make every call cold."""
+        """Restore contents, gradients and bindings. What a first call makes once (a cache, a
+        compiled function, a captured graph) stays: removing it would make every call cold."""
         with torch.no_grad():
             for tensor, alias in self._aliases:
                 if tensor.untyped_storage()._cdata != alias.untyped_storage()._cdata:
@@ -395,7 +402,7 @@ class Keeping:
                 else:
                     tensor.grad = gradient
         for slot, value in self._slots:
-            _put_back(slot, value)
+            _restore_slot(slot, value)
         for optimizer in self._optimizers:
             optimizer.restore(emptied=self.graphs_captured)
         for generator, state in self._generators:
@@ -404,25 +411,25 @@ class Keeping:
             with contextlib.suppress(Exception):
                 keeper.load_state_dict(copy.deepcopy(state))
 
-    def changed(self, workload: Workload, room: Room) -> tuple[Changed, ...]:
-        """Every tensor whose content is not what it was, in the order they are found. Gradients
-        count from nothing; what is new otherwise (a cache, a workspace) changed nothing."""
-        found: list[Changed] = []
-        self._moving, self._unread_bytes = set(), READ_BYTES
+    def changed(self, workload: Workload, room: ElementBudget) -> tuple[Changed, ...]:
+        """Return every tensor whose content changed, in the order they are reached. A gradient that
+        did not exist counts as zero; other new tensors (caches, workspaces) count as no change."""
+        changes: list[Changed] = []
+        self._moving, self._unread_bytes = set(), MAX_WHOLE_BYTES
         for name, role, tensor in _with_gradients(reach(workload)):
-            known = self.known.get(name)
-            if known is None and role != "gradient":
+            content = self.contents.get(name)
+            if content is None and role != "gradient":
                 self.made += [name] if role in ("captured", "buffer") else []
                 continue
-            if known is not None and known.digest == self._digest(tensor):
+            if content is not None and content.digest == self._digest(tensor):
                 continue
             if tensor.layout is torch.strided:
-                self.touch(tensor)
-            if known is not None:
-                self._moving.add(known.storage)  # another one where the name was bound anew
+                self.mark_changing(tensor)
+            if content is not None:
+                self._moving.add(content.storage)  # a different one if the name was bound anew
             zeros = torch.zeros(1, dtype=tensor.dtype, device=tensor.device)
-            before = known.before if known is not None else zeros.expand(tensor.shape)
-            found.append(
+            before = content.before if content is not None else zeros.expand(tensor.shape)
+            changes.append(
                 Changed(
                     name=name,
                     role=role,
@@ -430,30 +437,30 @@ class Keeping:
                     after=leaf_of(name, tensor.detach(), room),
                 )
             )
-        return tuple(found)
+        return tuple(changes)
 
     def _keep(self, held: Held) -> None:
         tensor = held.tensor
         kept = self._keep_storage(tensor)
         self._aliases.append((tensor, tensor.detach()))
-        self._know(held.name, held.role, tensor, kept)
+        self._record(held.name, held.role, tensor, kept)
         if tensor.is_leaf and tensor.requires_grad:
             self._gradients.append((tensor, tensor.grad))
             if tensor.grad is not None and tensor.grad.layout is torch.strided:
                 kept = self._keep_storage(tensor.grad)
-                self._know(f"{held.name}.grad", "gradient", tensor.grad, kept)
+                self._record(f"{held.name}.grad", "gradient", tensor.grad, kept)
 
     def _digest(self, tensor: torch.Tensor) -> int:
-        """Whole while that is quick, else by a part."""
+        """Digest the whole tensor while that is quick, later ones by a part."""
         size = tensor.numel() * tensor.itemsize
         whole = size <= self._unread_bytes
         self._unread_bytes -= size if whole else 0
-        return digest(tensor) if whole else digest(tensor, PART_BYTES)
+        return digest(tensor) if whole else digest(tensor, PARTIAL_BYTES)
 
-    def _know(self, name: str, role: str, tensor: torch.Tensor, kept: bool) -> None:
+    def _record(self, name: str, role: str, tensor: torch.Tensor, kept: bool) -> None:
         if not kept:
-            self.left_out.append(name)
-        self.known[name] = Known(
+            self.too_large.append(name)
+        self.contents[name] = KeptTensor(
             name=name,
             role=role,
             shape=tuple(tensor.shape),
@@ -467,14 +474,14 @@ class Keeping:
         storage = tensor.untyped_storage()
         if storage._cdata in self._storages:
             return True
-        if storage.nbytes() > self._left:
+        if storage.nbytes() > self._bytes_left:
             return False
         try:
             self._storages[storage._cdata] = (storage, storage.clone())
         except RuntimeError:  # a device that is full
-            self._left = 0
+            self._bytes_left = 0
             return False
-        self._left -= storage.nbytes()
+        self._bytes_left -= storage.nbytes()
         self._moving.add(storage._cdata)
         return True
 
@@ -484,8 +491,8 @@ class Keeping:
         return empty.set_(kept, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def _with_gradients(found: Reach) -> Iterator[tuple[str, str, torch.Tensor]]:
-    for held in found.held:
+def _with_gradients(reached: Reach) -> Iterator[tuple[str, str, torch.Tensor]]:
+    for held in reached.held:
         yield held.name, held.role, held.tensor
         gradient = held.tensor.grad if held.tensor.is_leaf else None
         if gradient is not None:
@@ -493,8 +500,8 @@ def _with_gradients(found: Reach) -> Iterator[tuple[str, str, torch.Tensor]]:
 
 
 class _Optimizer:
-    """An optimizer makes its state in its first step: without it again, the first step is again
-    the first."""
+    """Saves an optimizer. It makes its state in its first step, so the state is removed again if
+    there was none."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -504,7 +511,7 @@ class _Optimizer:
         ]
 
     def restore(self, emptied: bool) -> None:
-        # The tensors in it were found as "optimizer" and their contents are already back.
+        # The tensors in its state are among the reachable tensors and already restored.
         if emptied and not self._state:
             for values in self._optimizer.state.values():
                 for value in values.values():
@@ -518,15 +525,15 @@ class _Optimizer:
             group.update(kept)
 
 
-def _is_kept(value: Any) -> bool:
+def _is_restorable(value: Any) -> bool:
     return isinstance(value, (*_SCALARS, torch.Tensor))
 
 
-def _put_back(slot: Slot, value: Any) -> None:
+def _restore_slot(slot: Slot, value: Any) -> None:
     now = slot.read()
     if now is value:
         return
-    # A counter goes back, and a tensor in another's place; what replaced nothing stays.
+    # Restore counters and replaced tensors; keep what was created where nothing was.
     if isinstance(value, torch.Tensor) or isinstance(now, _SCALARS):
         with contextlib.suppress(Exception):
             slot.write(value)
@@ -550,14 +557,15 @@ def _set_generator_state(generator: Any, state: Any) -> None:
 
 
 CHUNK_WORDS = 2**21
-WHOLE_BYTES = 2**28
-"""A larger tensor is read in evenly spread chunks that add up to this: reading 10 GB of weights
-twice would take longer than most comparisons."""
-_FACTOR = -7046029254386353131  # 2**64 over the golden ratio: odd, with bits everywhere
+MAX_DIGEST_BYTES = 2**28
+"""Bytes of a larger tensor that are read, in evenly spread chunks: reading 10 GB of weights twice
+would take longer than most comparisons."""
+_FACTOR = -7046029254386353131  # 2**64 over the golden ratio: odd, with bits spread evenly
 
 
-def digest(tensor: torch.Tensor, whole_bytes: int = WHOLE_BYTES) -> int:
-    """Equal for equal content, on whatever device; another place or another bit gives another."""
+def digest(tensor: torch.Tensor, whole_bytes: int = MAX_DIGEST_BYTES) -> int:
+    """Return a number that is equal for equal content on any device. A changed or moved bit changes
+    it."""
     flat = _bytes_of_tensor(tensor)
     step = max(1, flat.numel() // whole_bytes)
     total, chunk_bytes = flat.numel(), CHUNK_WORDS * 8
@@ -569,7 +577,7 @@ def digest(tensor: torch.Tensor, whole_bytes: int = WHOLE_BYTES) -> int:
             chunk = torch.cat([chunk, chunk.new_zeros(spare)])
         words = chunk.clone().view(torch.int64)
         places = torch.arange(start, start + words.numel(), device=words.device) * 2 + 1
-        # Wraps around: integer arithmetic gives the same sum in any order.
+        # Wraps around: an integer sum is the same in any order.
         mixed = (words ^ (words >> 29)) * (places * _FACTOR)
         result = (result * 31 + int((mixed ^ (mixed >> 32)).sum())) % 2**63
     return result

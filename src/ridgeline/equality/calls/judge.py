@@ -1,33 +1,35 @@
-"""How far numbers lie from other numbers."""
+"""Distances between the outputs of calls, and whether they are within tolerance."""
 
 from math import inf, isfinite, isnan, sqrt
 
+import msgspec
 import torch
 from msgspec import Struct
 
 from ridgeline.equality.calls.outputs import Leaf, Outputs
 
-_HUGE = 1000.0
-"""Numbers so many times the median are judged apart: next to a mask's -1e9 any error is small."""
+MIN_DWARFING_RATIO = 1000.0
+"""Numbers larger than this many times the median are judged separately: compared with a mask's -1e9
+any error is small."""
 
-_LOOKED_AT = 2**14  # elements, to find a median by
+_MEDIAN_SAMPLE = 2**14  # elements
 
 
 class Error(Struct, frozen=True):
     """Relative distances of one tensor from another."""
 
     norm: float = 0.0
-    """Of the difference, over the norm of what it is measured against."""
+    """Norm of the difference, over the norm of the scale."""
     element: float = 0.0
-    """The worst element's, over its own size plus the tensor's root mean square."""
+    """Largest error of an element, over its own size plus the tensor's root mean square."""
     rest: float = 0.0
-    """As `norm`, without numbers that dwarf the others; 0 where there are none such."""
+    """As `norm`, without numbers that dwarf the others; 0 if there are none."""
     where: int = 0
-    """The worst element's place."""
+    """Index of the element with the largest error."""
 
 
 def numbers(values: torch.Tensor) -> torch.Tensor:
-    """In a row, in float64; a complex number is two."""
+    """Return the values in one row, in float64; a complex number becomes two."""
     values = values.reshape(-1)
     if values.is_complex():
         values = torch.view_as_real(values.resolve_conj()).reshape(-1)
@@ -37,8 +39,8 @@ def numbers(values: torch.Tensor) -> torch.Tensor:
 
 
 def error(values: torch.Tensor, target: torch.Tensor, scale: torch.Tensor | None = None) -> Error:
-    """Of `values` against `target`, both in a row. `scale` is what the size is taken of, where that
-    is not the target: a step's change is small beside the weights it changes."""
+    """Return the error of `values` against `target`, both in a row. Errors are relative to `scale`
+    if given, else to the target: a step's change is small beside the weights it changes."""
     if values.numel() == 0:
         return Error()
     scale = target if scale is None else scale
@@ -50,7 +52,7 @@ def error(values: torch.Tensor, target: torch.Tensor, scale: torch.Tensor | None
     difference = (values - target).abs()
     size = scale.abs()
     rms = float(size.square().mean().sqrt())
-    # Nothing but zeros has no size to be relative to: the error is taken as it is.
+    # A scale of zeros gives no relative error: use the absolute one.
     elements = difference / (size + rms) if rms else difference
     where = int(elements.argmax())
     total = float(difference.square().mean().sqrt())
@@ -63,11 +65,11 @@ def error(values: torch.Tensor, target: torch.Tensor, scale: torch.Tensor | None
 
 
 def _rest(difference: torch.Tensor, size: torch.Tensor) -> float:
-    part = size[:: max(1, size.numel() // _LOOKED_AT)]
+    part = size[:: max(1, size.numel() // _MEDIAN_SAMPLE)]
     nonzero = part[part > 0]
     if nonzero.numel() < 2:
         return 0.0
-    limit = _HUGE * float(nonzero.median())
+    limit = MIN_DWARFING_RATIO * float(nonzero.median())
     if float(size.max()) <= limit:
         return 0.0
     huge = size > limit
@@ -76,14 +78,15 @@ def _rest(difference: torch.Tensor, size: torch.Tensor) -> float:
 
 
 def distance(one: Outputs, other: Outputs) -> float:
-    """The largest relative distance between two outputs' tensors; infinite where they differ in
-    anything but rounding."""
+    """Return the largest relative distance between two outputs' tensors; infinite if they differ in
+    more than rounding."""
     if len(one.leaves) != len(other.leaves):
         return inf
-    return max((_apart(a, b) for a, b in zip(one.leaves, other.leaves, strict=True)), default=0.0)
+    pairs = zip(one.leaves, other.leaves, strict=True)
+    return max((_leaf_distance(a, b) for a, b in pairs), default=0.0)
 
 
-def _apart(one: Leaf, other: Leaf) -> float:
+def _leaf_distance(one: Leaf, other: Leaf) -> float:
     if (one.shape, one.dtype, one.text, one.nans) != (
         other.shape, other.dtype, other.text, other.nans,
     ):  # fmt: skip
@@ -94,8 +97,8 @@ def _apart(one: Leaf, other: Leaf) -> float:
         return 0.0
     if not (one.values.is_floating_point() or one.values.is_complex()):
         return inf
-    found = error(numbers(other.values), numbers(one.values)).norm
-    return inf if isnan(found) else found
+    norm = error(numbers(other.values), numbers(one.values)).norm
+    return inf if isnan(norm) else norm
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -117,43 +120,45 @@ def same_leaf(one: Leaf, other: Leaf) -> bool:
 
 
 def same_outputs(one: Outputs, other: Outputs) -> bool:
-    """Bit for bit."""
+    """Return whether two outputs are bit-identical."""
     if len(one.leaves) != len(other.leaves):
         return False
     return all(same_leaf(a, b) for a, b in zip(one.leaves, other.leaves, strict=True))
 
 
 def shuffled(values: torch.Tensor) -> torch.Tensor:
-    """Every number in another's place."""
+    """Return the values with every number moved to another place."""
     return values.reshape(-1).roll(max(1, int(sqrt(values.numel())))).reshape(values.shape)
 
 
-K, K_STATE, K_FEW = 3.0, 5.0, 10.0
-FEW = 10
-"""Below so many elements the baseline's own error is one draw of luck, and k is K_FEW."""
-ELEMENT = 10.0
-"""One element may be so many times further off than the whole: the worst of a million normal errors
-is 5 times the root mean square."""
-STATE = 50.0
-"""The change of a step may be so many times further off than an output: an optimizer divides by
-small numbers. 5e-4 of the change in float32, still a twentieth of 1 %."""
-SAME_WAY = 0.7
+ERROR_FACTOR, STATE_ERROR_FACTOR, FEW_ERROR_FACTOR = 3.0, 5.0, 10.0
+"""The candidate's error may be this many times the baseline's, for outputs, for state, and for
+tensors of few elements."""
+FEW_ELEMENTS = 10
+"""With fewer elements the baseline's own error is a single draw."""
+ELEMENT_FACTOR = 10.0
+"""One element may be this many times further off than the whole: the worst of a million normal
+errors is 5 times the root mean square."""
+STATE_FACTOR = 50.0
+"""The change that a step makes may be this many times further off than an output, because an
+optimizer divides by small numbers. 5e-4 of the change in float32 is still a twentieth of 1 %."""
+MAX_STATE_ERROR = 0.7
 """Steps in two precisions differ by up to half with Adam, which takes a full step for any gradient,
-rounding included (0.47 for a small GPT under bfloat16 autocast)."""
-NOISE = 0.5
-"""State whose change depends on rounding by more than this share follows nothing else: the bias
+even one of rounding (0.47 for a small GPT under bfloat16 autocast)."""
+MAX_NOISE_SHARE = 0.5
+"""State whose change depends on rounding by more than this share follows rounding alone: the bias
 before a batch norm has a gradient of zero but for rounding, and Adam takes full steps along it."""
 _TOLERANCES = {
     "float64": 1e-9, "complex128": 1e-9, "float32": 1e-5, "complex64": 1e-5, "float16": 1e-3,
     "complex32": 1e-3, "bfloat16": 1e-2,
 }  # fmt: skip
-_ALONE = {"float32": 10.0, "complex64": 10.0, "float16": 2.0}
-"""Without a reference: gradients of deep float32 networks differ by 1e-5 to 1e-4 when sums are
-taken in another order."""
+_NO_REFERENCE_FACTORS = {"float32": 10.0, "complex64": 10.0, "float16": 2.0}
+"""Factor on the tolerance if there is no reference: gradients of deep float32 networks differ by
+1e-5 to 1e-4 if sums are taken in another order."""
 
 
 class Pair(Struct, frozen=True, kw_only=True, eq=False):
-    """One value of the baseline beside the candidate's."""
+    """A value of the baseline and its counterpart in the candidate."""
 
     path: str
     role: str
@@ -162,11 +167,11 @@ class Pair(Struct, frozen=True, kw_only=True, eq=False):
     candidate: Leaf
     reference: Leaf | None = None
     partial: bool = False
-    """The reference shares some of the baseline's rounding, so the candidate gets more leeway."""
+    """Whether the reference shares some of the baseline's rounding: then more error is allowed."""
     before: Leaf | None = None
-    """For state: what it was before the calls."""
+    """For state: its value before the calls."""
     nudged: Error = Error()
-    """What moving every input by its rounding error does to the baseline."""
+    """How far the baseline moves if every input moves by its rounding error."""
 
     @property
     def is_state(self) -> bool:
@@ -175,28 +180,30 @@ class Pair(Struct, frozen=True, kw_only=True, eq=False):
 
 class Rule(Struct, frozen=True):
     rtol: float | None = None
-    """Declared, in place of the dtype's."""
+    """Declared tolerance, instead of the dtype's."""
     spread: float = 0.0
-    """How far the baseline lies from itself."""
+    """How far the baseline's repeats lie apart."""
 
 
 class Judged(Struct, frozen=True, kw_only=True):
-    """What became of one pair."""
+    """The judgement of one pair."""
 
     ok: bool
     identical: bool = False
     error: float = 0.0
     allowed: float = 0.0
     own_error: float | None = None
-    """The baseline's, against the reference."""
+    """The baseline's error against the reference."""
     words: str = ""
     """What is wrong."""
+    other_non_finite: bool = False
+    """Whether other elements than the baseline's are NaN or infinite."""
     notes: tuple[str, ...] = ()
     nan_share: float = 0.0
 
 
 def tolerance(dtype: str) -> float:
-    """Relative; 0 for what is exact."""
+    """Return the relative tolerance of a dtype; 0 if it must be exact."""
     if dtype in _TOLERANCES:
         return _TOLERANCES[dtype]
     return 0.1 if dtype.startswith("float") else 0.0  # float8: two or three bits
@@ -205,11 +212,11 @@ def tolerance(dtype: str) -> float:
 def judge(pair: Pair, rule: Rule) -> Judged:
     baseline, candidate = pair.baseline, pair.candidate
     if baseline.values is None or candidate.values is None:
-        return _judge_words(pair)
+        return _judge_text(pair)
     if baseline.shape != candidate.shape:
-        return _wrong(pair, f"shape {_size(candidate)} against {_size(baseline)}")
+        return _failed(pair, f"shape {_size(candidate)} against {_size(baseline)}")
     if candidate.values.shape != baseline.values.shape:
-        return _wrong(pair, f"layout {candidate.layout} against {baseline.layout}")
+        return _failed(pair, f"layout {candidate.layout} against {baseline.layout}")
     notes: tuple[str, ...] = ()
     if baseline.dtype != candidate.dtype:
         notes = (f"{_name(pair)} is {candidate.dtype} where the baseline's is {baseline.dtype}",)
@@ -218,22 +225,22 @@ def judge(pair: Pair, rule: Rule) -> Judged:
         return Judged(ok=True, identical=True, notes=notes, nan_share=share)
     wrong = _not_finite(pair)
     if wrong:
-        return _wrong(pair, wrong)
+        return msgspec.structs.replace(_failed(pair, wrong), other_non_finite=True)
     exact = not (baseline.values.is_floating_point() or baseline.values.is_complex())
     if exact and rule.rtol is None:
         return _judge_exact(pair)
     return _judge_close(pair, rule, notes)
 
 
-def _judge_words(pair: Pair) -> Judged:
+def _judge_text(pair: Pair) -> Judged:
     baseline, candidate = pair.baseline, pair.candidate
     if (baseline.values is None) != (candidate.values is None):
-        return _wrong(pair, f"{candidate.type} against {baseline.type}")
+        return _failed(pair, f"{candidate.type} against {baseline.type}")
     same = baseline.text == candidate.text
     if baseline.kind == "text" and not same:
-        return _wrong(pair, f"{candidate.text[:40]} against {baseline.text[:40]}")
+        return _failed(pair, f"{candidate.text[:40]} against {baseline.text[:40]}")
     if {baseline.kind, candidate.kind} == {"nothing", "opaque"}:
-        return _wrong(pair, f"{candidate.type} against {baseline.type}")
+        return _failed(pair, f"{candidate.type} against {baseline.type}")
     if baseline.kind == "opaque":
         notes = (f"{_name(pair)} is a {baseline.type}: not compared",)
         return Judged(ok=True, identical=True, notes=notes)
@@ -244,7 +251,7 @@ def _judge_exact(pair: Pair) -> Judged:
     baseline, candidate = numbers(pair.baseline.values), numbers(pair.candidate.values)  # type: ignore[arg-type]
     differing = int((baseline != candidate).sum())
     if differing:
-        return _wrong(
+        return _failed(
             pair,
             f"{differing:,} of {baseline.numel():,} values differ, and {pair.baseline.dtype} must "
             "not",
@@ -254,19 +261,21 @@ def _judge_exact(pair: Pair) -> Judged:
 
 
 def _judge_close(pair: Pair, rule: Rule, notes: tuple[str, ...]) -> Judged:
-    found = _errors(pair)
-    if pair.is_state and max(found.baseline.norm, pair.nudged.norm) > NOISE:
-        words = f"{_name(pair)}: it moves by rounding alone, and is not compared"
+    errors = _errors(pair)
+    if pair.is_state and max(errors.baseline.norm, pair.nudged.norm) > MAX_NOISE_SHARE:
+        words = f"{_name(pair)} follows rounding alone and is not compared"
         return Judged(ok=True, identical=False, notes=(*notes, words))
-    allowed = _allowed(pair, rule, found)
-    worst, limit, what = found.candidate.norm, allowed.norm, ""
-    for value, most, kind in (
-        (found.candidate.rest, allowed.rest, "without its largest numbers "),
-        (found.candidate.element, allowed.element, "at one element "),
+    allowed = _allowed(pair, rule, errors)
+    worst, limit, what = errors.candidate.norm, allowed.norm, ""
+    for value, allowed_value, kind in (
+        (errors.candidate.rest, allowed.rest, "without its largest numbers "),
+        (errors.candidate.element, allowed.element, "at one element "),
     ):
-        # Whichever is furthest beyond what it may be says most.
-        if value > most and value * max(limit, 1e-300) > worst * max(most, 1e-300):
-            worst, limit, what = value, most, kind
+        # Report the measure that is furthest beyond its limit.
+        if value > allowed_value and value * max(limit, 1e-300) > worst * max(
+            allowed_value, 1e-300
+        ):
+            worst, limit, what = value, allowed_value, kind
     ok = worst <= limit and isfinite(worst)
     values = pair.baseline.values
     assert values is not None
@@ -274,7 +283,7 @@ def _judge_close(pair: Pair, rule: Rule, notes: tuple[str, ...]) -> Judged:
         ok=ok,
         error=worst,
         allowed=limit,
-        own_error=found.baseline.norm if pair.reference is not None else None,
+        own_error=errors.baseline.norm if pair.reference is not None else None,
         words="" if ok else f"{_name(pair)}: off by {worst:.2g} {what}where {limit:.2g} is allowed",
         notes=notes,
         nan_share=pair.baseline.nans / max(values.numel(), 1),
@@ -285,7 +294,7 @@ class _Errors(Struct, frozen=True):
     candidate: Error
     baseline: Error
     size: float
-    """Of the values beside that of what is measured, which is their change where they are state."""
+    """Norm of the values over the norm of the scale, which is their change if they are state."""
 
 
 def _errors(pair: Pair) -> _Errors:
@@ -302,43 +311,47 @@ def _errors(pair: Pair) -> _Errors:
     return _Errors(error(candidate, target, scale), own, size)
 
 
-def _allowed(pair: Pair, rule: Rule, found: _Errors) -> Error:
-    few = pair.baseline.values is not None and pair.baseline.values.numel() < FEW
-    k = K_FEW if few else K_STATE if pair.is_state else K
+def _allowed(pair: Pair, rule: Rule, errors: _Errors) -> Error:
+    few = pair.baseline.values is not None and pair.baseline.values.numel() < FEW_ELEMENTS
+    factor = FEW_ERROR_FACTOR if few else STATE_ERROR_FACTOR if pair.is_state else ERROR_FACTOR
     dtype = pair.baseline.dtype
-    alone = pair.reference is None
-    tol = tolerance(dtype) * (_ALONE.get(dtype, 1.0) if alone else 1.0 if pair.partial else 0.1)
+    no_reference = pair.reference is None
+    allowed = tolerance(dtype) * (
+        _NO_REFERENCE_FACTORS.get(dtype, 1.0) if no_reference else 1.0 if pair.partial else 0.1
+    )
     if pair.is_state:
-        # Storing a weight rounds it by its own size, not by that of its change.
-        tol = min(tol * STATE, 0.2) + 4 * _eps(dtype) * found.size
-    own = found.baseline
+        # Storing a weight rounds it relative to its own size, not to that of its change.
+        allowed = min(allowed * STATE_FACTOR, 0.2) + 4 * _eps(dtype) * errors.size
+    own = errors.baseline
     if rule.rtol is not None:
-        return _declared(pair, rule, found)
-    if alone:
-        norm = max(tol, k * pair.nudged.norm) + K * rule.spread
-        rest = max(tol, k * pair.nudged.rest) + K * rule.spread
+        return _declared(pair, rule, errors)
+    if no_reference:
+        norm = max(allowed, factor * pair.nudged.norm) + ERROR_FACTOR * rule.spread
+        rest = max(allowed, factor * pair.nudged.rest) + ERROR_FACTOR * rule.spread
     else:
-        norm = k * max(own.norm, pair.nudged.norm) + tol + K * rule.spread
-        rest = k * max(own.rest, pair.nudged.rest) + tol + K * rule.spread
+        norm = factor * max(own.norm, pair.nudged.norm) + allowed + ERROR_FACTOR * rule.spread
+        rest = factor * max(own.rest, pair.nudged.rest) + allowed + ERROR_FACTOR * rule.spread
     worst = max(own.element, pair.nudged.element)
-    # A step may flip a sign where a gradient is nothing but rounding; that is one element's matter.
-    element = float("inf") if pair.is_state else ELEMENT * norm + K * worst
-    return Error(norm, element, ELEMENT * rest)
+    # A step may flip a sign where a gradient is only rounding: single elements are not judged.
+    element = float("inf") if pair.is_state else ELEMENT_FACTOR * norm + ERROR_FACTOR * worst
+    return Error(norm, element, ELEMENT_FACTOR * rest)
 
 
-def _declared(pair: Pair, rule: Rule, found: _Errors) -> Error:
-    """Whatever a tolerance says, the change of state must point the same way: a step not taken is
-    off by 1."""
+def _declared(pair: Pair, rule: Rule, errors: _Errors) -> Error:
+    """Return what a declared tolerance allows. However large it is, the change of state must point
+    the same way: a step not taken is off by 1."""
     rtol = rule.rtol or 0.0
-    norm = rtol + found.baseline.norm + K * rule.spread
+    norm = rtol + errors.baseline.norm + ERROR_FACTOR * rule.spread
     if pair.is_state:
-        return Error(max(norm, min(rtol * STATE, SAME_WAY)), float("inf"), float("inf"))
-    element = ELEMENT * (rtol + K * rule.spread) + found.baseline.element
-    return Error(norm, element, ELEMENT * norm)
+        return Error(
+            max(norm, min(rtol * STATE_FACTOR, MAX_STATE_ERROR)), float("inf"), float("inf")
+        )
+    element = ELEMENT_FACTOR * (rtol + ERROR_FACTOR * rule.spread) + errors.baseline.element
+    return Error(norm, element, ELEMENT_FACTOR * norm)
 
 
 def _not_finite(pair: Pair) -> str:
-    """NaN and infinity must be in the same places; agreeing there is no agreement elsewhere."""
+    """Return what differs if NaN and infinity are not in the same places; "" if they are."""
     baseline, candidate = pair.baseline, pair.candidate
     for kind, theirs, ours in (
         ("NaN", baseline.nans, candidate.nans),
@@ -357,7 +370,7 @@ def _not_finite(pair: Pair) -> str:
     return ""
 
 
-def _wrong(pair: Pair, words: str, share: float = float("inf")) -> Judged:
+def _failed(pair: Pair, words: str, share: float = float("inf")) -> Judged:
     return Judged(ok=False, words=f"{_name(pair)}: {words}", error=share)
 
 

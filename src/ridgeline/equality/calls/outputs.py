@@ -1,4 +1,4 @@
-"""What a call returned, however nested, as named values and the way to put them together again."""
+"""The outputs of a call, however nested, as named values that can be put together again."""
 
 import dataclasses
 from collections import OrderedDict, namedtuple
@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 Kind = Literal["tensor", "array", "number", "text", "nothing", "opaque"]
 
-WHOLE_ELEMENTS = 2**24
-"""A tensor up to this size (64 MiB of float32) is kept whole, a larger one by a sample."""
+MAX_WHOLE_ELEMENTS = 2**24
+"""A tensor of up to this many elements (64 MiB of float32) is kept whole, a larger one sampled."""
 SAMPLED_ELEMENTS = 2**20
-ALL_ELEMENTS = 2**26
-"""Of one call (256 MiB of float32): what comes after them is kept by small samples."""
-_SMALL_SAMPLE = 2**14
+MAX_CALL_ELEMENTS = 2**26
+"""Elements kept of one call (256 MiB of float32): small samples are kept of what follows."""
+SMALL_SAMPLE_ELEMENTS = 2**14
 
 
 class Leaf(Struct, frozen=True, kw_only=True, eq=False):
@@ -38,7 +38,7 @@ class Leaf(Struct, frozen=True, kw_only=True, eq=False):
     whole: bool = True
     nans: int = 0
     infinities: int = 0
-    """Counted over all elements, sampled or not."""
+    """Both counted over all elements, sampled or not."""
     text: str = ""
 
     @property
@@ -46,48 +46,48 @@ class Leaf(Struct, frozen=True, kw_only=True, eq=False):
         return 0 if self.values is None else self.values.numel()
 
     @property
-    def plain(self) -> bool:
-        """A tensor without a mind of its own."""
+    def is_plain(self) -> bool:
+        """Whether it is no tensor subclass, which might compute only when it is read."""
         return self.kind != "tensor" or self.type in ("Tensor", "Parameter", "Buffer")
 
 
-class Room:
-    """How many elements of a call may still be kept."""
+class ElementBudget:
+    """Counts how many elements of a call may still be kept."""
 
-    def __init__(self, elements: int = ALL_ELEMENTS, each: int = WHOLE_ELEMENTS) -> None:
+    def __init__(self, elements: int = MAX_CALL_ELEMENTS, each: int = MAX_WHOLE_ELEMENTS) -> None:
         self._left = elements
         self._each = each
 
     def keep(self, elements: int) -> int:
-        """How many of a tensor's elements to keep: all where they fit."""
+        """Return how many of a tensor's elements to keep: all if they fit."""
         allowed = elements if elements <= self._each else SAMPLED_ELEMENTS
         if allowed > self._left:
-            allowed = min(elements, _SMALL_SAMPLE)
+            allowed = min(elements, SMALL_SAMPLE_ELEMENTS)
         self._left -= min(allowed, self._left)
         return allowed
 
 
-def leaf_of(path: str, value: Any, room: Room) -> Leaf:
-    """A copy of one value that is no container."""
+def leaf_of(path: str, value: Any, budget: ElementBudget) -> Leaf:
+    """Return a copy of one value that is not a container."""
     name = type(value).__name__
     if isinstance(value, torch.Tensor):
-        return _of_tensor(path, value, room)
+        return _leaf_of_tensor(path, value, budget)
     if isinstance(value, np.ndarray | np.generic):
-        return _of_array(path, value, room)
+        return _leaf_of_array(path, value, budget)
     if value is None:
         return Leaf(path=path, kind="nothing", type=name)
     if isinstance(value, bool | int | float | complex):
-        return _of_number(path, value)
+        return _leaf_of_number(path, value)
     if isinstance(value, str | bytes | torch.dtype | torch.device | Enum | PurePath):
         return Leaf(path=path, kind="text", type=name, text=repr(value)[:10_000])
     return Leaf(path=path, kind="opaque", type=name)
 
 
-def _of_number(path: str, value: Any) -> Leaf:
+def _leaf_of_number(path: str, value: Any) -> Leaf:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return Leaf(path=path, kind="text", type="int", text=str(value)[:10_000])
-    # A Python float is most often some tensor's .item(): it carries float32's precision at best,
-    # so it is judged as that, though kept in full.
+    # A Python float mostly comes from a tensor's .item() and has float32's precision at best, so it
+    # is judged as float32, though kept in full.
     exact = torch.float64 if isinstance(value, float) else None
     kept = torch.tensor(value, dtype=exact, device="cpu")
     dtype = "float32" if isinstance(value, float) else _name(kept.dtype)
@@ -97,7 +97,7 @@ def _of_number(path: str, value: Any) -> Leaf:
     )  # fmt: skip
 
 
-def _of_array(path: str, value: Any, room: Room) -> Leaf:
+def _leaf_of_array(path: str, value: Any, budget: ElementBudget) -> Leaf:
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
         return Leaf(path=path, kind="text", type="ndarray", text=repr(array)[:10_000])
@@ -105,16 +105,21 @@ def _of_array(path: str, value: Any, room: Room) -> Leaf:
         array = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
     native = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
     copied = torch.from_numpy(native.reshape(array.shape))
-    return _kept(path, "array", type(value).__name__, copied, copied, room)
+    return _sampled(path, "array", type(value).__name__, copied, copied, budget)
 
 
-def _of_tensor(path: str, value: torch.Tensor, room: Room) -> Leaf:
+def _leaf_of_tensor(path: str, value: torch.Tensor, budget: ElementBudget) -> Leaf:
     with torch.no_grad():
-        return _kept(path, "tensor", type(value).__name__, value, _dense(value), room)
+        return _sampled(path, "tensor", type(value).__name__, value, _dense(value), budget)
 
 
-def _kept(
-    path: str, kind: Kind, name: str, value: torch.Tensor, dense: torch.Tensor | None, room: Room
+def _sampled(
+    path: str,
+    kind: Kind,
+    name: str,
+    value: torch.Tensor,
+    dense: torch.Tensor | None,
+    budget: ElementBudget,
 ) -> Leaf:
     about = Leaf(
         path=path,
@@ -127,7 +132,7 @@ def _kept(
     )
     if dense is None or dense.is_meta:
         return about
-    allowed = room.keep(dense.numel())
+    allowed = budget.keep(dense.numel())
     whole = allowed >= dense.numel()
     flat = dense if whole else dense.reshape(-1)[sample(dense.numel(), allowed).to(dense.device)]
     values = flat.detach().to("cpu", copy=True).contiguous()
@@ -136,7 +141,7 @@ def _kept(
 
 
 def sample(elements: int, count: int) -> torch.Tensor:
-    """Positions to keep: the same for any two tensors of one size, in whatever process."""
+    """Return the positions to keep: the same for any two tensors of one size, in any process."""
     generator = torch.Generator("cpu").manual_seed(elements)
     chosen = torch.randint(elements, (count,), generator=generator, device="cpu")
     chosen[0], chosen[-1] = 0, elements - 1
@@ -144,7 +149,7 @@ def sample(elements: int, count: int) -> torch.Tensor:
 
 
 def sampled_alike(one: Leaf, other: Leaf) -> tuple[Leaf, Leaf]:
-    """Two leaves by the same elements, where one was kept whole and the other was not."""
+    """Return two leaves with the same elements if one was kept whole and the other sampled."""
     if one.whole == other.whole or one.shape != other.shape:
         return one, other
     if not one.whole:
@@ -156,7 +161,7 @@ def sampled_alike(one: Leaf, other: Leaf) -> tuple[Leaf, Leaf]:
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A strided tensor of its values; None where there is no telling."""
+    """Return a strided tensor of its values; None if it has none."""
     tensor = tensor.detach()
     if type(tensor).__name__ == "DTensor":
         return tensor._local_tensor  # type: ignore[attr-defined, no-any-return]
@@ -166,8 +171,8 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor | None:
         if tensor.is_quantized:
             return tensor.dequantize()
         if tensor.layout is not torch.strided:
-            # Written out it may be far larger than memory; two equal ones can store other zeros.
-            small = tensor.numel() <= WHOLE_ELEMENTS
+            # Dense it may be far larger than memory; two equal tensors can store other zeros.
+            small = tensor.numel() <= MAX_WHOLE_ELEMENTS
             return tensor.to_dense() if small else tensor.coalesce().values()
         return tensor.resolve_conj().resolve_neg()
     except (RuntimeError, NotImplementedError):
@@ -192,30 +197,31 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-DEEPEST = 12
-MOST_LEAVES = 10_000
-_ROW = 8  # a list of at least so many plain numbers is one row of numbers, not many values
+MAX_DEPTH = 12
+MAX_LEAVES = 10_000
+MIN_ROW_LENGTH = 8
+"""A list of at least this many plain numbers is one row of numbers, not many values."""
 
 Shape = Literal["leaf", "list", "tuple", "named", "dict", "object"]
 
 
 class Node(Struct, frozen=True):
-    """How values hang together, without the user's own classes: another process may lack them."""
+    """The structure of the outputs, without the user's classes, which another process may lack."""
 
     shape: Shape
     type: str
     keys: tuple[Any, ...]
-    """Names of the children; a leaf's place in the row."""
+    """Names of the children; for a leaf its index."""
     children: tuple["Node", ...] = ()
 
 
 class Outputs(Struct, frozen=True, kw_only=True, eq=False):
-    """A call's outputs, copied."""
+    """A copy of a call's outputs."""
 
     leaves: tuple[Leaf, ...]
     root: Node
     truncated: bool = False
-    """There were more values than are kept."""
+    """Whether there were more values than are kept."""
 
     @property
     def numbers(self) -> int:
@@ -227,7 +233,7 @@ class Outputs(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Fields(OrderedDict[str, Any]):
-    """Reads by name, by attribute and by place, as a model's output does."""
+    """Gives access by name, attribute and index, as a model's output class does."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -241,26 +247,26 @@ class Fields(OrderedDict[str, Any]):
         )
 
 
-def outputs_of(value: Any, room: Room | None = None) -> Outputs:
-    walk = _Walk(room or Room())
+def outputs_of(value: Any, budget: ElementBudget | None = None) -> Outputs:
+    walk = _Walk(budget or ElementBudget())
     root = walk.visit("", value, 0)
     return Outputs(leaves=tuple(walk.leaves), root=root, truncated=walk.truncated)
 
 
 def live_tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors themselves, uncopied, each with its path."""
+    """Yield the tensors themselves, uncopied, each with its path."""
     walk = _Walk(None)
     walk.visit("", value, 0)
     yield from walk.tensors
 
 
 def put_together(outputs: Outputs, leaves: tuple[Leaf, ...] | None = None) -> Any:
-    """The outputs as a check may read them, from `leaves` in place of their own where given."""
+    """Return the outputs as a check can read them, with `leaves` instead of their own if given."""
     return _built(outputs.root, outputs.leaves if leaves is None else leaves)
 
 
 def containers(value: Any) -> tuple[Shape, str, dict[Any, Any]] | None:
-    """A container's shape, type and children; None for a value that holds none."""
+    """Return a container's shape, type and children; None for any other value."""
     name = type(value).__name__
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return "named", name, dict(zip(value._fields, value, strict=True))
@@ -276,17 +282,17 @@ def containers(value: Any) -> tuple[Shape, str, dict[Any, Any]] | None:
         return "object", name, fields
     if _is_leaf(value) or not getattr(value, "__dict__", None):
         return None
-    # A cache of keys and values, say: whatever attributes it has, if tensors are among them.
+    # For example a cache of keys and values: all attributes, if there are tensors among them.
     fields = {k: v for k, v in vars(value).items() if _holds_tensors(v, 0)}
     return ("object", name, fields) if fields else None
 
 
 class _Walk:
-    def __init__(self, room: Room | None) -> None:
+    def __init__(self, budget: ElementBudget | None) -> None:
         self.leaves: list[Leaf] = []
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self.truncated = False
-        self._room = room
+        self._budget = budget
         self._seen: set[int] = set()
 
     def visit(self, path: str, value: Any, depth: int) -> Node:
@@ -296,11 +302,11 @@ class _Walk:
         row = _row(value)
         if row is not None:
             return self._leaf(path, row)
-        found = containers(value) if depth < DEEPEST and id(value) not in self._seen else None
-        if found is None:
+        container = containers(value) if depth < MAX_DEPTH and id(value) not in self._seen else None
+        if container is None:
             return self._leaf(path, value)
         self._seen.add(id(value))  # a container inside itself would never end
-        shape, name, children = found
+        shape, name, children = container
         nodes = tuple(
             self.visit(path + _step(shape, key), child, depth + 1)
             for key, child in children.items()
@@ -310,12 +316,12 @@ class _Walk:
         return Node(shape, name, keys, nodes)
 
     def _leaf(self, path: str, value: Any) -> Node:
-        if self._room is None:
+        if self._budget is None:
             return Node("leaf", "", ())
-        if len(self.leaves) >= MOST_LEAVES:
+        if len(self.leaves) >= MAX_LEAVES:
             self.truncated = True
-            return Node("leaf", "", (MOST_LEAVES - 1,))
-        self.leaves.append(leaf_of(path, value, self._room))
+            return Node("leaf", "", (MAX_LEAVES - 1,))
+        self.leaves.append(leaf_of(path, value, self._budget))
         return Node("leaf", type(value).__name__, (len(self.leaves) - 1,))
 
 
@@ -324,11 +330,11 @@ def _step(shape: Shape, key: Any) -> str:
 
 
 def _row(value: Any) -> np.ndarray[Any, Any] | None:
-    if type(value) not in (list, tuple) or len(value) < _ROW:
+    if type(value) not in (list, tuple) or len(value) < MIN_ROW_LENGTH:
         return None
     kinds = {type(v) for v in value}
     if kinds <= {int, float} and all(-(2**63) <= v < 2**63 for v in value if type(v) is int):
-        # As with one Python float: judged with float32's tolerance.
+        # Judged with float32's tolerance, as a single Python float is.
         return np.asarray(value, dtype=np.int64 if kinds == {int} else np.float32)
     return None
 

@@ -1,4 +1,4 @@
-"""Which values of the candidate belong beside which of the baseline."""
+"""Pairs the values of the candidate with those of the baseline."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,22 +15,22 @@ _TRAINED = ("parameter", "buffer")
 class Paired(Struct):
     pairs: list[Pair] = []
     differences: list[str] = []
-    """What has no counterpart and should."""
+    """Values that lack a counterpart they should have."""
     notes: list[str] = []
-    """What could not be set beside anything, and need not."""
+    """Values that could not be paired and need not be."""
     partial: bool = False
     """Whether the reference shares some of the baseline's rounding."""
     repeated: set[int] = set()
-    """Places of pairs that say nothing new: the same numbers as an earlier call's."""
+    """Indices of pairs that have the same numbers as an earlier call's."""
 
 
 def pair_up(baseline: Evidence, candidate: Evidence) -> Paired:
-    """Outputs of each call, of a call on other inputs, and the state the calls left behind."""
+    """Pair the outputs of each call, of a call on other inputs, and the state after the calls."""
     paired = Paired(partial=baseline.reference.partial)
     nudged = _nudges(baseline)
     for turn, (ours, theirs) in enumerate(zip(baseline.outputs, candidate.outputs, strict=False)):
         if turn and ours is baseline.outputs[0] and theirs is candidate.outputs[0]:
-            continue  # every bit as in the first call, on both sides
+            continue  # bit-identical to the first call on both sides
         references = baseline.reference.outputs
         reference = references[turn] if turn < len(references) else None
         again = turn > 0 and same_outputs(ours, baseline.outputs[turn - 1])
@@ -40,7 +40,7 @@ def pair_up(baseline: Evidence, candidate: Evidence) -> Paired:
         if again:
             paired.repeated |= set(range(first, len(paired.pairs)))
         if paired.differences:
-            return paired  # the other calls would say it again
+            return paired  # the other calls would repeat it
     _other_inputs(paired, baseline, candidate)
     _state(paired, baseline, candidate)
     return paired
@@ -55,12 +55,12 @@ def _outputs(
     reference: Outputs | None = None,
     nudges: dict[str, Error] | None = None,
 ) -> None:
-    if not _says_something(ours.leaves):
-        if _says_something(theirs.leaves):
+    if not _has_values(ours.leaves):
+        if _has_values(theirs.leaves):
             paired.notes.append("the candidate returns something where the baseline returns None")
         return
-    exact, near = _by_path(reference), nudges or {}
-    for mine, other in _matched(paired, prefix, ours.leaves, theirs.leaves):
+    exact, nudged = _by_path(reference), nudges or {}
+    for mine, other in _match(paired, prefix, ours.leaves, theirs.leaves):
         leaf, other = sampled_alike(mine, other)
         paired.pairs.append(
             Pair(
@@ -70,7 +70,7 @@ def _outputs(
                 candidate=other,
                 reference=_same_elements(exact.get(leaf.path), leaf),
                 partial=paired.partial,
-                nudged=near.get(leaf.path, Error()),
+                nudged=nudged.get(leaf.path, Error()),
             )
         )
 
@@ -80,15 +80,16 @@ def _same_elements(reference: Leaf | None, leaf: Leaf) -> Leaf | None:
 
 
 def _nudges(baseline: Evidence) -> dict[str, Error]:
-    """By path. What a nudge does shows only where nothing else moves the result."""
+    """Return, by path, how far rounding of the inputs moves the outputs. It shows only if the
+    baseline is repeatable."""
     if baseline.nudged.outputs is None or baseline.spread != 0.0:
         return {}
     first = _by_path(baseline.outputs[0])
-    found = {}
+    errors = {}
     for path, leaf in _by_path(baseline.nudged.outputs).items():
         if path in first:
-            found[path] = _nudge(leaf, first[path], None)
-    return found
+            errors[path] = _nudge(leaf, first[path], None)
+    return errors
 
 
 def _nudge(moved: Leaf | None, leaf: Leaf, before: Leaf | None) -> Error:
@@ -100,10 +101,10 @@ def _nudge(moved: Leaf | None, leaf: Leaf, before: Leaf | None) -> Error:
     return error(numbers(moved.values), numbers(leaf.values), scale)
 
 
-def _matched(
+def _match(
     paired: Paired, prefix: str, ours: Sequence[Leaf], theirs: Sequence[Leaf]
 ) -> list[tuple[Leaf, Leaf]]:
-    """By path; in order where every path differs, as a model's output and a tuple's do."""
+    """Match leaves by path, or in order if no paths agree (a model's output and a tuple)."""
     mine, other = {leaf.path: leaf for leaf in ours}, {leaf.path: leaf for leaf in theirs}
     if mine.keys() == other.keys():
         return [(leaf, other[path]) for path, leaf in mine.items()]
@@ -111,7 +112,7 @@ def _matched(
     if not mine.keys() & other.keys() and shapes:
         dense = [leaf for leaf in theirs if leaf.values is not None]
         if shapes == [leaf.shape for leaf in dense]:
-            paired.notes.append("the outputs go by other names: compared in the order they stand")
+            paired.notes.append("the outputs have other names: compared in order")
             return list(zip((leaf for leaf in ours if leaf.values is not None), dense, strict=True))
     missing = [p or "the output" for p in mine.keys() - other.keys()]
     extra = [p or "an output" for p in other.keys() - mine.keys()]
@@ -124,23 +125,23 @@ def _matched(
 
 
 def _other_inputs(paired: Paired, baseline: Evidence, candidate: Evidence) -> None:
-    """Declared inputs are the same tensors to both variants, so other content in them must give
-    equal results too: an answer learnt by heart does not."""
+    """Pair outputs on other input values. Declared inputs are the same tensors for both variants,
+    so the results must be equal again; a memorised answer is not."""
     if _start_alike(baseline, candidate, ("declared",)):
-        found = _on_other_content(baseline, candidate, "inputs")
-        if found is not None:
-            _outputs(paired, "on other inputs, ", "other inputs", *found)
+        outputs = _on_other_content(baseline, candidate, "inputs")
+        if outputs is not None:
+            _outputs(paired, "on other inputs, ", "other inputs", *outputs)
 
 
 def on_other_content(baseline: Evidence, candidate: Evidence) -> list[Pair]:
-    """The same for tensors that both close over, where they hold the very same ones and nothing
-    they made of them: a copy made earlier would rightly go on with the old content."""
+    """Pair outputs on other values in all shared tensors. Only done if both hold the same tensors
+    and nothing computed from them: an earlier copy would rightly keep the old values."""
     roles = ("declared", "captured", "parameter", "buffer")
-    if candidate.made or candidate.unread or not _start_alike(baseline, candidate, roles):
+    if candidate.caches or candidate.unread or not _start_alike(baseline, candidate, roles):
         return []
-    found, paired = _on_other_content(baseline, candidate, "all"), Paired()
-    if found is not None:
-        _outputs(paired, "", "other inputs", *found)
+    outputs, paired = _on_other_content(baseline, candidate, "all"), Paired()
+    if outputs is not None:
+        _outputs(paired, "", "other inputs", *outputs)
     return paired.pairs
 
 
@@ -155,7 +156,7 @@ def _on_other_content(
         if ours.names != theirs.names:
             continue
         if had_nans or not any(leaf.nans for leaf in ours.outputs.leaves):
-            return ours.outputs, theirs.outputs  # else the baseline itself cannot do with it
+            return ours.outputs, theirs.outputs  # else the baseline itself fails on these values
     return None
 
 
@@ -164,25 +165,26 @@ def fresh_named(evidence: Evidence, how: str) -> Fresh | None:
 
 
 def _start_alike(baseline: Evidence, candidate: Evidence, roles: tuple[str, ...]) -> bool:
-    """Whether both hold tensors of the same names and the same content."""
+    """Return whether both hold tensors of the same names and values."""
 
     def held(evidence: Evidence) -> set[object]:
-        chosen = [seen for seen in evidence.seen if seen.role in roles]
-        return {(s.name, s.shape, s.dtype, s.digest) for s in chosen}
+        tensors = [tensor for tensor in evidence.held if tensor.role in roles]
+        return {(t.name, t.shape, t.dtype, t.digest) for t in tensors}
 
     return bool(held(baseline)) and held(baseline) == held(candidate)
 
 
 def _state(paired: Paired, baseline: Evidence, candidate: Evidence) -> None:
-    """Parameters and buffers count always. Gradients are what a step leaves behind once it has
-    changed parameters, and other tensors may be scratch: they count where nothing else does."""
+    """Pair the state after the calls. Parameters and buffers always count. Gradients are only a
+    by-product once a step has changed parameters, and other tensors may be scratch: they count if
+    nothing else does."""
     ours, theirs = _by_role(baseline.state), _by_role(candidate.state)
-    reached = {seen.name for seen in candidate.seen}
+    reached = {tensor.name for tensor in candidate.held}
     for role in _TRAINED:
         _state_role(paired, role, ours, theirs, baseline, reached)
     if not ours.get("parameter"):
         _state_role(paired, "gradient", ours, theirs, baseline, reached)
-    returned = any(_says_something(outputs.leaves) for outputs in baseline.outputs)
+    returned = any(_has_values(outputs.leaves) for outputs in baseline.outputs)
     if not returned and not any(ours.get(role) for role in (*_TRAINED, "gradient")):
         _state_role(paired, "captured", ours, theirs, baseline, reached)
         _state_role(paired, "declared", ours, theirs, baseline, reached)
@@ -200,15 +202,15 @@ def _state_role(
     if not mine:
         return
     if not other:
-        some = ", ".join(changed.name for changed in mine[:3])
-        what = f"{len(mine)} {_plural(role, len(mine))} ({some}{', …' if len(mine) > 3 else ''})"
+        shown = ", ".join(changed.name for changed in mine[:3])
+        what = f"{len(mine)} {_plural(role, len(mine))} ({shown}{', …' if len(mine) > 3 else ''})"
         paired.differences.append(f"the baseline changes {what}; the candidate changes none")
         return
     by_name = {changed.name: changed for changed in other}
-    left = [c.name for c in mine if c.name not in by_name and c.name in reached]
-    if left and len(other) < len(mine):
-        some = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
-        paired.differences.append(f"the baseline changes {some}; the candidate leaves it as it is")
+    unchanged = [c.name for c in mine if c.name not in by_name and c.name in reached]
+    if unchanged and len(other) < len(mine):
+        shown = ", ".join(unchanged[:3]) + (", …" if len(unchanged) > 3 else "")
+        paired.differences.append(f"the baseline changes {shown}; the candidate does not")
         return
     if all(changed.name in by_name for changed in mine):
         partners = [by_name[changed.name] for changed in mine]
@@ -244,15 +246,15 @@ def _plural(role: str, count: int) -> str:
 
 
 def _by_role(state: Iterable[Changed]) -> dict[str, list[Changed]]:
-    found: dict[str, list[Changed]] = {}
+    by_role: dict[str, list[Changed]] = {}
     for changed in state:
-        found.setdefault(changed.role, []).append(changed)
-    return found
+        by_role.setdefault(changed.role, []).append(changed)
+    return by_role
 
 
 def _by_path(outputs: Outputs | None) -> dict[str, Leaf]:
     return {leaf.path: leaf for leaf in outputs.leaves} if outputs is not None else {}
 
 
-def _says_something(leaves: Iterable[Leaf]) -> bool:
+def _has_values(leaves: Iterable[Leaf]) -> bool:
     return any(leaf.kind != "nothing" for leaf in leaves)

@@ -1,8 +1,8 @@
-"""The baseline once more, in float64: what both variants would compute if they could.
+"""Runs the baseline in float64, as a reference for both variants.
 
-Everything float that the baseline holds is turned into float64 for the while, tensors it makes
-itself too, and the check calls are made again. What comes out is believed only if every float is
-float64 and the baseline lies within rounding of it.
+All float tensors that the baseline holds or makes are float64 meanwhile, and the check calls are
+made again. The reference is only used if every float that it returns is float64 and the baseline
+agrees with it within rounding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,67 +14,68 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ridgeline.cost.counting.operands import nested_tensors, operator_name
 from ridgeline.cost.counting.passes import silenced
-from ridgeline.equality.calls.calling import Caller, as_written
+from ridgeline.equality.calls.calling import Caller, uncompiled
 from ridgeline.equality.calls.evidence import Reference
-from ridgeline.equality.calls.held_state import Keeping, reach, reachable
+from ridgeline.equality.calls.held_state import SavedState, reach, reachable
 from ridgeline.equality.calls.judge import error, numbers
-from ridgeline.equality.calls.outputs import Leaf, Outputs, Room, leaf_of
+from ridgeline.equality.calls.outputs import ElementBudget, Leaf, Outputs, leaf_of
 
-MOST_BYTES = 2**31
-"""Of float tensors to turn into float64, which takes two to four times as much again."""
-_BELIEVED = {"float64": 1e-9, "float32": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
-"""How far the baseline may lie from its reference. Rounding stays well below; another random number
-or a step in another direction lies far above."""
-_LOW = (torch.float32, torch.float16, torch.bfloat16)
-_PASSED_ON = ("aten::lift_fresh", "aten::lift_fresh_copy", "aten::detach", "aten::alias")
+MAX_FLOAT_BYTES = 2**31
+"""Largest size of the float tensors to convert; float64 takes two to four times as much again."""
+MAX_BASELINE_ERROR = {"float64": 1e-9, "float32": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
+"""Largest relative distance of the baseline from a plausible reference. Rounding stays well below;
+another random number or a step in another direction is far above."""
+_LOW_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_PASSED_THROUGH = ("aten::lift_fresh", "aten::lift_fresh_copy", "aten::detach", "aten::alias")
 _LOW_COMPLEX = (torch.complex64, torch.complex32)
 
 
 def reference_of(
-    caller: Caller, keeping: Keeping, outputs: Sequence[Outputs], state: Sequence[str]
+    caller: Caller, saved: SavedState, outputs: Sequence[Outputs], state: Sequence[str]
 ) -> Reference:
-    """Never raises: where there is no reference, why not is kept."""
+    """Return the reference, or why there is none. Never raises."""
     returned = [leaf for each in outputs for leaf in each.leaves if _is_float(leaf)]
     if not returned and not state:
         return Reference(why_not="nothing that was returned or changed is float")
     if returned and all(_is_double(leaf) for leaf in returned):
-        return Reference(why_not="it computes in float64 as it is")
-    floats = [h.tensor for h in reach(caller.workload).held if _is_low(h.tensor.dtype)]
-    if sum(t.numel() * t.itemsize for t in floats) > MOST_BYTES:
-        return Reference(why_not="what it holds is over 2 GiB")
-    if keeping.left_out and state:
-        return Reference(why_not="what it changes is too large to be put back")
+        return Reference(why_not="it already computes in float64")
+    floats = [h.tensor for h in reach(caller.workload).held if _is_below_float64(h.tensor.dtype)]
+    if sum(t.numel() * t.itemsize for t in floats) > MAX_FLOAT_BYTES:
+        return Reference(why_not="its tensors are over 2 GiB")
+    if saved.too_large and state:
+        return Reference(why_not="the tensors it changes are too large to restore")
     try:
-        keeping.restore()
-        made, double = [], _Double()
-        with as_written(), silenced(), _in_double(floats):
-            for turn in range(distinct(outputs, state)):
-                with double:
+        saved.restore()
+        results, mode = [], _Float64Mode()
+        with uncompiled(), silenced(), _held_in_float64(floats):
+            for turn in range(count_distinct_calls(outputs, state)):
+                with mode:
                     value, _ = caller(turn)
-                made.append(caller.copied(value))  # outside: what came out float32 shows it
+                # Outside the mode: a result that is still float32 must show.
+                results.append(caller.copy_outputs(value))
             after = dict(reachable(caller.workload))
-            changed = [leaf_of(name, after[name].detach(), Room()) for name in state]
+            changed = [leaf_of(name, after[name].detach(), ElementBudget()) for name in state]
     except Exception as problem:
         words = str(problem).strip().splitlines()
         return Reference(why_not=f"{type(problem).__name__}: {words[0][:160] if words else ''}")
     finally:
-        keeping.restore()
-    doubt = next(filter(None, (_doubt(a, b) for a, b in zip(outputs, made, strict=False))), "")
-    if doubt:
-        return Reference(why_not=doubt)
-    return Reference(outputs=tuple(made), state=tuple(changed), partial=double.widened)
+        saved.restore()
+    for ours, exact in zip(outputs, results, strict=False):
+        if implausible := _why_implausible(ours, exact):
+            return Reference(why_not=implausible)
+    return Reference(outputs=tuple(results), state=tuple(changed), partial=mode.widened)
 
 
-def distinct(outputs: Sequence[Outputs], state: Sequence[object]) -> int:
-    """How many of the check calls say something of their own: one, where all return the same
-    whatever the seed and change nothing."""
+def count_distinct_calls(outputs: Sequence[Outputs], state: Sequence[object]) -> int:
+    """Return how many of the check calls differ: one if all return the same whatever the seed and
+    change nothing, else all."""
     same = all(each is outputs[0] for each in outputs)
     return 1 if same and not state else len(outputs)
 
 
 @contextmanager
-def _in_double(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """The tensors' data replaced by float64; the very same data comes back."""
+def _held_in_float64(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Replace the tensors' data by float64, and put the original data back afterwards."""
     kept = [(t, t.data, t.grad if t.is_leaf else None) for t in tensors]
     default = torch.get_default_dtype()
     try:
@@ -96,55 +97,61 @@ def _in_double(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
                 tensor.grad = gradient
 
 
-class _Double(TorchDispatchMode):
-    """Below autograd: whatever asks for a float of fewer bits gets float64."""
+class _Float64Mode(TorchDispatchMode):
+    """Gives float64, below autograd, to whatever asks for a float of fewer bits."""
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.widened = False
-        """Some tensor came from elsewhere: from a loader, exact, or from numpy, rounded."""
+        """Whether a tensor had to be converted: from a loader, exact, or from numpy, rounded."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if operator_name(func) in _PASSED_ON:
+        if operator_name(func) in _PASSED_THROUGH:
             return func(*args, **(kwargs or {}))
-        written = _written(func)
-        self.widened |= any(_is_low(t.dtype) for t in nested_tensors((args, kwargs)))
-        kwargs = {k: v if k in written else _widened(v) for k, v in (kwargs or {}).items()}
-        return func(*(a if i in written else _widened(a) for i, a in enumerate(args)), **kwargs)
+        written = _written_arguments(func)
+        self.widened |= any(_is_below_float64(t.dtype) for t in nested_tensors((args, kwargs)))
+        kwargs = {k: v if k in written else _widen(v) for k, v in (kwargs or {}).items()}
+        return func(*(a if i in written else _widen(a) for i, a in enumerate(args)), **kwargs)
 
 
-def _widened(value: Any) -> Any:
-    """A dtype, or a tensor that came from where nothing could be turned into float64: a loader."""
+def _widen(value: Any) -> Any:
+    """Return the float64 counterpart of a dtype, or of a tensor that could not be converted before,
+    such as one from a loader."""
     if isinstance(value, torch.dtype):
-        if value in _LOW:
+        if value in _LOW_FLOATS:
             return torch.float64
         return torch.complex128 if value in _LOW_COMPLEX else value
-    if isinstance(value, torch.Tensor) and _is_low(value.dtype) and value.layout is torch.strided:
+    if (
+        isinstance(value, torch.Tensor)
+        and _is_below_float64(value.dtype)
+        and value.layout is torch.strided
+    ):
         return value.to(torch.complex128 if value.is_complex() else torch.float64)
     if type(value) in (list, tuple):
-        return type(value)(_widened(item) for item in value)
+        return type(value)(_widen(item) for item in value)
     return value
 
 
-def _written(func: Any) -> set[int | str]:
-    """Places and names of the arguments that an operator writes to: those must stay themselves."""
+def _written_arguments(func: Any) -> set[int | str]:
+    """Return position and name of the arguments that an operator writes to, which must not be
+    replaced by a copy."""
     schema = getattr(func, "_schema", None)
-    found: set[int | str] = set()
+    written: set[int | str] = set()
     for place, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            found |= {place, argument.name}
-    return found
+            written |= {place, argument.name}
+    return written
 
 
-def _doubt(baseline: Outputs, made: Outputs) -> str:
-    """Why a reference is not to be believed."""
-    if len(baseline.leaves) != len(made.leaves):
+def _why_implausible(baseline: Outputs, reference: Outputs) -> str:
+    """Return why a reference cannot be right; "" if it can."""
+    if len(baseline.leaves) != len(reference.leaves):
         return "float64 gives an output of another structure"
-    for ours, exact in zip(baseline.leaves, made.leaves, strict=True):
+    for ours, exact in zip(baseline.leaves, reference.leaves, strict=True):
         if ours.values is None or exact.values is None or not _is_float(ours):
             continue
         if ours.shape != exact.shape:
@@ -154,7 +161,7 @@ def _doubt(baseline: Outputs, made: Outputs) -> str:
         if ours.nans != exact.nans or ours.infinities != exact.infinities:
             return f"float64 gives {ours.path or 'the output'} other NaN or infinite values"
         off = error(numbers(ours.values), numbers(exact.values)).norm
-        if off > _BELIEVED.get(ours.dtype, 1e-3):
+        if off > MAX_BASELINE_ERROR.get(ours.dtype, 1e-3):
             return f"float64 lies {off:.1g} from the baseline: more than rounding"
     return ""
 
@@ -168,5 +175,5 @@ def _is_double(leaf: Leaf) -> bool:
     return leaf.dtype in ("float64", "complex128")
 
 
-def _is_low(dtype: torch.dtype) -> bool:
-    return dtype in _LOW or dtype in _LOW_COMPLEX
+def _is_below_float64(dtype: torch.dtype) -> bool:
+    return dtype in _LOW_FLOATS or dtype in _LOW_COMPLEX
