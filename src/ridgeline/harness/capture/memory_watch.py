@@ -236,7 +236,7 @@ def _allocated_at(frames: Any) -> str:
     return ""
 
 
-_ASKED = re.compile(r"tried to allocate (\d+) bytes")
+_REQUESTED_BYTES = re.compile(r"tried to allocate (\d+) bytes")
 
 
 def host_memory_shortage(error: Any, step: int, phase: str) -> OutOfMemory | None:
@@ -248,10 +248,10 @@ def host_memory_shortage(error: Any, step: int, phase: str) -> OutOfMemory | Non
         return None
     if not is_out_of_memory(error):
         return None
-    asked = _ASKED.search(str(error))
+    request = _REQUESTED_BYTES.search(str(error))
     used, limit = _used_and_limit()
     return OutOfMemory(
-        asked_bytes=int(asked.group(1)) if asked else 0,
+        asked_bytes=int(request.group(1)) if request else 0,
         free_bytes=max(limit - used, 0),
         total_bytes=limit,
         on="host",

@@ -348,7 +348,7 @@ class Recording:
         """Sample Python stacks in loader workers. Every run does so, because it costs the process
         that trains nothing."""
         with self._guarded("sampling in workers"):
-            stack_sampling.install(directory, asked=self._settings.python)
+            stack_sampling.install(directory, requested=self._settings.python)
 
     def step(self, index: int, input_ns: int, dur_ns: int) -> None:
         """Note that a step has ended. The first step does not count, because it also fills caches
@@ -368,7 +368,7 @@ class Recording:
             return
         with self._guarded("sampling"):
             self._sampler = stack_sampling.Sampler(
-                self._journal.directory.path, asked=self._settings.python
+                self._journal.directory.path, requested=self._settings.python
             )
             self._sampler.start()
             self._sampler.watch_this_thread()  # the thread that trains need not be the main thread

@@ -1,4 +1,10 @@
-"""The interpreter's switch interval, shorter while a sampler runs, so that it gets its turn."""
+"""Samples the Python stacks of the program and of its loader workers.
+
+A thread of ours looks at the stacks about a hundred times a second, and weighs each sample by the
+time since the one before. Loader workers get a sampler of their own by a wrapper around torch's
+worker loop. While a sampler runs, the interpreter's switch interval is shorter, so that the sampler
+gets its turn.
+"""
 
 import _thread
 import atexit
@@ -23,9 +29,10 @@ from ridgeline.harness.capture.watch_lock import EXIT_WAIT_S
 from ridgeline.records.run import MAX_STACK_FRAMES, OMITTED_FRAMES, OTHER_STACKS, Sampled
 
 _SWITCH_INTERVAL_S = 0.0005
-"""How long the thread waits for the interpreter's lock before it is handed over. At Python's own
-5 ms a program that computes for 8 ms and sleeps for 2 was seen asleep in 70 % of the samples: the
-lock came free by itself, at the sleep, before the wait was over."""
+"""Switch interval while a sampler runs: how long its thread waits before another thread must give
+up the interpreter's lock. With Python's own 5 ms, a program that computes for 8 ms and sleeps for 2
+ms was seen asleep in 70 % of the samples, because the lock became free at the sleep before the wait
+was over."""
 _program_switch_interval: list[float] = []
 """The program's own switch interval, while ours is in force."""
 
@@ -38,7 +45,7 @@ def shorten_switch_interval() -> None:
 
 
 def restore_switch_interval() -> None:
-    """As it was, unless the program has set it since."""
+    """Restore the program's switch interval, unless the program has set another one since."""
     while _program_switch_interval:
         own = _program_switch_interval.pop()
         if abs(sys.getswitchinterval() - _SWITCH_INTERVAL_S) < 1e-7:
@@ -49,27 +56,30 @@ os.register_at_fork(after_in_child=restore_switch_interval)
 
 
 Key = tuple[int, ...]
-"""A stack, innermost first: a code object's id and the instruction in it, in turn. Code objects
-themselves compare by value, without their file: the same helper in two files would be one."""
+"""A stack, innermost frame first, as the ids of code objects, each followed by an instruction. Code
+objects themselves would not do, because they compare by value and without their file: the same
+function in two files would count as one."""
 
 _MAX_WALKED_FRAMES = 256
-"""Frames walked; 0.4 µs each, under the interpreter's lock."""
+"""Number of frames that are read. Each takes 0.4 µs, under the interpreter's lock."""
 _OUTERMOST_FRAMES = 15
+"""Number of outermost frames that are kept of a deep stack."""
 
 
 def walk(frame: FrameType, codes: dict[int, CodeType], beneath: CodeType | None) -> Key:
-    """Of a deep stack both ends are kept: what runs, and whose call it began with."""
+    """Return the key of a stack, up to the function `beneath`. Of a deep stack both ends are
+    kept."""
     key: list[int] = []
-    at: FrameType | None = frame
-    while at is not None and len(key) < 2 * _MAX_WALKED_FRAMES:
-        code = at.f_code
+    current: FrameType | None = frame
+    while current is not None and len(key) < 2 * _MAX_WALKED_FRAMES:
+        code = current.f_code
         if code is beneath:
             break
         ident = id(code)
-        codes[ident] = code  # kept until the flush, so that its id is nobody else's
+        codes[ident] = code  # kept alive until the flush, so that its id is not reused
         key.append(ident)
-        key.append(at.f_lasti)  # the line is looked up later: here it would cost microseconds
-        at = at.f_back
+        key.append(current.f_lasti)  # the line is looked up later, because that takes microseconds
+        current = current.f_back
     if len(key) > 2 * MAX_STACK_FRAMES:
         key[2 * (MAX_STACK_FRAMES - _OUTERMOST_FRAMES - 1) : -2 * _OUTERMOST_FRAMES] = (0, 0)
     return tuple(key)
@@ -78,15 +88,15 @@ def walk(frame: FrameType, codes: dict[int, CodeType], beneath: CodeType | None)
 def frame_texts(
     key: Key, codes: dict[int, CodeType], named: dict[tuple[int, int], str]
 ) -> tuple[str, ...]:
-    """Outermost first, as text."""
-    found: list[str] = []
+    """Return the frames of a stack as text, outermost first."""
+    texts: list[str] = []
     for ident, instruction in zip(key[::2], key[1::2], strict=True):
         text = named.get((ident, instruction))
         if text is None:
             text = _frame_text(codes[ident], instruction) if ident else OMITTED_FRAMES
             named[ident, instruction] = text
-        found.append(text)
-    return tuple(reversed(found))
+        texts.append(text)
+    return tuple(reversed(texts))
 
 
 def _frame_text(code: CodeType, instruction: int) -> str:
@@ -96,39 +106,44 @@ def _frame_text(code: CodeType, instruction: int) -> str:
             line = number if number is not None else line
             break
     text = f"{code.co_filename[-1000:]}:{line}:{code.co_qualname[-200:]}"
-    # A file's name may hold bytes that are no text: JSON cannot.
+    # A file's name may hold bytes that are not text, which JSON cannot hold.
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 _MAX_SAMPLE_WEIGHT_NS = 10 * 1_000_000_000
-"""One sample stands for this much at most: a stopped process (Ctrl-Z) is nobody's line."""
+"""Largest weight of one sample: while a process is stopped (Ctrl-Z), no line is running."""
 _SECOND_LOOK_S = 0.0001
 _MAX_SECOND_LOOKS = 3
-"""Second looks at a place before it is taken to be one that works, or one that waits: each costs
-the program about as much as a sample."""
+"""Number of second looks after which an instruction is known to compute or to wait. Each costs the
+program about as much as a sample."""
 _MAX_PLACES = 5_000
 
 
 class ThreadTime:
+    """Divides the time of one thread over the stacks that it was seen with. The time on a processor
+    goes to stacks that compute, and the other time to stacks that wait."""
+
     def __init__(self, thread: int, native: int | None, began_ns: int) -> None:
-        """A thread of this process that is alive: its `ident` and its `native_id`."""
+        """`thread` and `native` are the `ident` and `native_id` of a live thread of this
+        process."""
         self.thread = thread
         self._account = f"/proc/self/task/{native}/schedstat"
         try:
             self._clock: int | None = time.pthread_getcpuclockid(thread)
-        except (AttributeError, OSError):  # no such clock here: all time weighs the same
+        except (AttributeError, OSError):  # without this clock all time counts as computing
             self._clock = None
         self._looked = self._settled = began_ns
         self._processor = self._processor_at_settling = self._processor_ns()
-        self._in_line = self._queued_ns()
+        self._queued = self._queued_ns()
         self._places: dict[Key, tuple[int, int]] = {}
-        """Of an instruction: second looks at it, and in how many it worked."""
+        """By instruction: the number of second looks, and in how many of them it was computing."""
         self._working: dict[Key, int] = {}
         self._waiting: dict[Key, int] = {}
 
     def add(self, key: Key | None) -> None:
-        """A sample weighs the time since the one before: a call that keeps the interpreter's lock
-        for a second is seen once, and weighs a second. None: that time is not to count."""
+        """Add a sample, which weighs the time since the one before: a call that keeps the
+        interpreter's lock for a second is seen once, and weighs a second. With None for `key`, that
+        time does not count."""
         now, processor = monotonic_ns(), self._processor_ns()
         passed = min(max(now - self._looked, 1), _MAX_SAMPLE_WEIGHT_NS)
         worked = processor - self._processor
@@ -140,7 +155,7 @@ class ThreadTime:
         seen[key] = seen.get(key, 0) + passed
 
     def settle(self) -> dict[Key, float]:
-        """Nanoseconds by stack, since this was last asked."""
+        """Return the nanoseconds by stack since the last call."""
         working, waiting = self._working, self._waiting
         self._working, self._waiting = {}, {}
         passed = sum(working.values()) + sum(waiting.values())
@@ -148,22 +163,24 @@ class ThreadTime:
         if not working or not waiting or self._clock is None:
             return {**working, **waiting}
         scale = worked / sum(working.values())
-        found = {key: weight * scale for key, weight in working.items()}
+        times = {key: weight * scale for key, weight in working.items()}
         scale = (passed - worked) / sum(waiting.values())
         for key, weight in waiting.items():
-            found[key] = found.get(key, 0.0) + weight * scale
-        return found
+            times[key] = times.get(key, 0.0) + weight * scale
+        return times
 
     def _worked_ns(self, passed: int) -> float:
-        """Of `passed`, in the proportion that the system saw."""
-        now, in_line, processor = monotonic_ns(), self._queued_ns(), self._processor_ns()
-        worked = processor - self._processor_at_settling + max(in_line - self._in_line, 0)
+        """Return how much of `passed` the thread worked, in the proportion that the kernel
+        measured. Time in the run queue counts as work."""
+        now, queued, processor = monotonic_ns(), self._queued_ns(), self._processor_ns()
+        worked = processor - self._processor_at_settling + max(queued - self._queued, 0)
         share = worked / max(now - self._settled, 1)
-        self._settled, self._in_line, self._processor_at_settling = now, in_line, processor
+        self._settled, self._queued, self._processor_at_settling = now, queued, processor
         return passed * min(max(share, 0.0), 1.0)
 
     def _is_working(self, place: Key) -> bool:
-        """A second look tells: the clock of a thread that waits stands still."""
+        """Return whether an instruction computes. A second look shows it, because the processor
+        clock of a thread that waits stands still."""
         looks, working = self._places.get(place, (0, 0))
         if looks < _MAX_SECOND_LOOKS and self._clock is not None:
             sleep(_SECOND_LOOK_S)
@@ -187,7 +204,8 @@ class ThreadTime:
             return 0
 
     def _queued_ns(self) -> int:
-        """Ready to run, and no processor free; 0 where the system does not tell."""
+        """Return the time that the thread was ready to run without a free processor; 0 if the
+        kernel does not tell."""
         try:
             file = os.open(self._account, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -199,17 +217,18 @@ class ThreadTime:
 
 
 SAMPLE_INTERVAL_NS = 10_000_000
-"""Between samples on average; each pause is drawn from two thirds to four thirds of it, so that the
-samples do not march in step with a loop of the same length."""
+"""Average time between samples. Each pause is drawn at random from two thirds to four thirds of it,
+so that the samples do not keep step with a loop of the same length."""
 FLUSH_INTERVAL_NS = 1_000_000_000
 MAX_SAMPLING_NS = 600 * 1_000_000_000
 MAX_FILE_BYTES = 16 * 2**20
 MAX_UNREQUESTED_NS = 120 * 1_000_000_000
 MAX_UNREQUESTED_BYTES = 2 * 2**20
-"""In a run that did not ask to be sampled: enough for rules to find the costly line."""
+"""Size of a file if the user did not request sampling: enough for rules to find the costly line."""
 MAX_STACKS = 10_000
 _RESERVED_BYTES = 2**18
-"""Kept for lines that only say how many samples there were, once the file is full: 600 of 200 B."""
+"""Room that is kept for lines that only give the number of samples once the file is full: 600 lines
+of 200 bytes need less."""
 _MAX_THREADS = 4
 _FAULT_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 
@@ -217,10 +236,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Sampler:
-    """Samples one process to `to`: a folder (into python-<pid>.jsonl) or a function of a line.
+    """Samples one process and writes lines to `to`: a folder (file python-<pid>.jsonl), or a
+    function that is called with each line.
 
-    Nothing is raised into the program; a fault of ours is told by `problem`.
-    """
+    Nothing is raised into the program; `problem` describes an error of ours."""
 
     def __init__(
         self,
@@ -231,11 +250,12 @@ class Sampler:
         *,
         beneath: CodeType | None = None,
         over: Callable[[], bool] = lambda: False,
-        asked: bool = True,
+        requested: bool = True,
     ) -> None:
-        """`beneath`: frames from this function outwards are not the process's own (a forked worker
-        stands on its parent's stack). `over` is asked once a second whether to end. `asked`: the
-        user wants it; else it is shorter, and the program keeps its switch interval."""
+        """Frames from the function `beneath` outwards are left out, because a forked worker stands
+        on its parent's stack. Sampling ends when `over`, called once a second, returns True. If the
+        user did not request sampling (`requested`), it ends earlier, and the program keeps its
+        switch interval."""
         self.problem = ""
         self._to = to
         self._process: Literal["main", "worker"] = process
@@ -243,10 +263,10 @@ class Sampler:
         self._interval_ns = max(interval_ns, 1_000_000)
         self._beneath = beneath
         self._over = over
-        self._shortens_switch_interval = asked or process == "worker"
-        self._max_sampling_ns = MAX_SAMPLING_NS if asked else MAX_UNREQUESTED_NS
-        self._max_file_bytes = MAX_FILE_BYTES if asked else MAX_UNREQUESTED_BYTES
-        self._random = random.Random()  # its own: the program's streams stay where they are
+        self._shortens_switch_interval = requested or process == "worker"
+        self._max_sampling_ns = MAX_SAMPLING_NS if requested else MAX_UNREQUESTED_NS
+        self._max_file_bytes = MAX_FILE_BYTES if requested else MAX_UNREQUESTED_BYTES
+        self._random = random.Random()  # the program's random numbers stay the same
         self._pid = 0
         self._watched: tuple[ThreadTime, ...] = ()
         self._gate = _thread.allocate_lock()
@@ -282,8 +302,8 @@ class Sampler:
             self.problem = f"the Python sampler did not start: {fault!r}"
 
     def stop(self) -> None:
-        """Ends the thread and writes what is left; in a forked child, which has no such thread,
-        nothing."""
+        """End the thread, which then writes the last samples. A forked child has no such thread,
+        and nothing is done there."""
         if self._stopped or self._pid != os.getpid():
             return
         self._stopped = True
@@ -294,7 +314,7 @@ class Sampler:
             self.problem = f"the Python sampler did not end: {fault!r}"
 
     def watch_this_thread(self) -> None:
-        """Looks at the calling thread too: the one that trains."""
+        """Sample the calling thread too."""
         known = [watched.thread for watched in self._watched]
         if self._pid != os.getpid() or threading.get_ident() in known:
             return
@@ -315,7 +335,7 @@ class Sampler:
 
     def _loop(self) -> None:
         flushed = self._began_ns
-        every = FLUSH_INTERVAL_NS // 4  # a short life leaves something too
+        every = FLUSH_INTERVAL_NS // 4  # so that a short process leaves samples too
         while not self._gate.acquire(timeout=self._pause()):
             self._look()
             now = monotonic_ns()
@@ -331,11 +351,11 @@ class Sampler:
 
     def _look(self) -> None:
         for place, watched in enumerate(self._watched):
-            # The dict of all frames holds this very frame: it is let go before anything else.
+            # The dict of all frames holds this very frame, so it must not be kept.
             frame = sys._current_frames().get(watched.thread)
-            if frame is None or frame.f_code.co_filename == __file__:  # ended; in our own stop()
+            if frame is None or frame.f_code.co_filename == __file__:  # ended, or in stop()
                 continue
-            # The main thread waiting for the one that trains is no work of the program's.
+            # A main thread that only waits for the thread that trains does not count.
             idle = place == 0 and len(self._watched) > 1 and _waits_in_threading(frame)
             key = walk(frame, self._codes, self._beneath)
             del frame
@@ -362,15 +382,16 @@ class Sampler:
             self._to(line)
 
     def _whole_samples(self, spent: dict[tuple[str, ...], float]) -> dict[tuple[str, ...], int]:
-        """Whole samples; what is left over is handed on, so that none of the time gets lost."""
-        found: dict[tuple[str, ...], int] = {}
+        """Turn times into whole samples. The rest is carried over, so that no time is lost."""
+        samples: dict[tuple[str, ...], int] = {}
         for frames, ns in spent.items():
             whole, self._rest = divmod(self._rest + ns, self._interval_ns)
             if whole:
-                found[frames] = int(whole)
-        return found
+                samples[frames] = int(whole)
+        return samples
 
     def _within_stack_limit(self, frames: tuple[str, ...]) -> tuple[str, ...]:
+        """Return a stack, or the stack that stands for all others once `MAX_STACKS` were seen."""
         mark = hash(frames)
         if mark not in self._seen:
             if len(self._seen) >= MAX_STACKS:
@@ -419,9 +440,10 @@ def _append(path: Path, line: bytes) -> None:
 _MODULE = "torch.utils.data._utils.worker"
 _NAME = "_worker_loop"
 _STOP_FILE_NAME = ".python-over"
-"""In the run's folder: the window is past, workers stop sampling within a second."""
+"""Name of a file in the run's folder. Workers stop sampling within a second once it exists."""
 MAX_FILES = 256
-"""Processes that leave a file; a loader without persistent workers starts new ones each epoch."""
+"""Number of processes that write a file: a loader without persistent workers starts new ones in
+each epoch."""
 MAX_UNREQUESTED_FILES = 64
 
 Loop = Callable[..., object]
@@ -430,12 +452,12 @@ Loop = Callable[..., object]
 class WorkerLoop:
     """Torch's worker loop with a Sampler beside it."""
 
-    def __init__(self, original: Loop, directory: str, asked: bool = True) -> None:
+    def __init__(self, original: Loop, directory: str, requested: bool = True) -> None:
         self.original = original
-        self.asked = asked
+        self.requested = requested
         self.directory = directory
-        """Empty: it does nothing of its own any more."""
-        self.__module__ = _MODULE  # where pickle looks for it by name
+        """The run's folder; empty once nothing is sampled any more."""
+        self.__module__ = _MODULE  # pickle looks for the object there, by name
 
     def __call__(self, *args: object, **options: object) -> object:
         sampler = _start_sampler(self, args, options)
@@ -446,40 +468,42 @@ class WorkerLoop:
                 sampler.stop()
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        """A spawned worker gets the folder and finds torch's loop by its name. Where it could not
-        import us it must run all the same: it gets that name alone, or the loop itself."""
+        """Pickle the loop for a spawned worker. The worker gets the folder and finds torch's loop
+        by its name. A worker that cannot import us must run all the same, so it gets only that
+        name, or the loop itself."""
         if self.directory and _worker_can_import_us():
             loop = None if _is_torchs(self.original) else self.original
-            return restored, (self.directory, loop, self.asked)
+            return restored, (self.directory, loop, self.requested)
         if getattr(sys.modules.get(_MODULE), _NAME, None) is self:
             return _NAME
         return partial, (self.original,)
 
 
-def restored(directory: str, original: Loop | None, asked: bool = True) -> Loop:
-    """The loop in a spawned worker's process, where torch's own is in its place."""
+def restored(directory: str, original: Loop | None, requested: bool = True) -> Loop:
+    """Make the loop again in a spawned worker, where torch's own loop is in its place."""
     loop: Loop = getattr(import_module(_MODULE), _NAME) if original is None else original
-    return WorkerLoop(loop.original if isinstance(loop, WorkerLoop) else loop, directory, asked)
+    return WorkerLoop(loop.original if isinstance(loop, WorkerLoop) else loop, directory, requested)
 
 
 _installed: list[tuple[ModuleType, WorkerLoop]] = []
-"""The one that stands there, or nothing."""
+"""The worker loop of ours that is in place, with its module; empty if there is none."""
 
 
-def install(directory: Path, asked: bool = True) -> None:
-    """Workers started from now on write python-<pid>.jsonl in `directory`, an existing folder;
-    fewer and shorter ones where nobody asked for them."""
+def install(directory: Path, requested: bool = True) -> None:
+    """Make workers that start from now on write python-<pid>.jsonl into `directory`, an existing
+    folder. If the user did not request it, there are fewer and shorter files."""
     if _installed:
         return
     (directory / _STOP_FILE_NAME).unlink(missing_ok=True)
     module = import_module(_MODULE)
-    ours = WorkerLoop(getattr(module, _NAME), str(directory.absolute()), asked)
+    ours = WorkerLoop(getattr(module, _NAME), str(directory.absolute()), requested)
     setattr(module, _NAME, ours)
     _installed.append((module, ours))
 
 
 def uninstall() -> None:
-    """Ends the sampling of running workers too. What the program put in our place stays."""
+    """Restore torch's worker loop, and end the sampling in running workers. A loop that the program
+    put in place of ours stays."""
     while _installed:
         module, ours = _installed.pop()
         directory, ours.directory = Path(ours.directory), ""
@@ -488,16 +512,17 @@ def uninstall() -> None:
         try:
             (directory / _STOP_FILE_NAME).touch()
         except OSError:
-            continue  # they end by themselves, after ten minutes at the latest
+            continue  # the workers' samplers end by themselves after ten minutes at the latest
 
 
 def _start_sampler(
     loop: WorkerLoop, args: tuple[object, ...], options: dict[str, object]
 ) -> Sampler | None:
-    """None where it cannot be: the worker goes on without."""
+    """Start a sampler in a worker. Return None if that is not possible; the worker then runs
+    without a sampler."""
     try:
         over = os.path.join(loop.directory, _STOP_FILE_NAME)
-        most = MAX_FILES if loop.asked else MAX_UNREQUESTED_FILES
+        most = MAX_FILES if loop.requested else MAX_UNREQUESTED_FILES
         if not loop.directory or os.path.exists(over) or _count_files(loop.directory) >= most:
             return None
         sampler = Sampler(
@@ -506,10 +531,10 @@ def _start_sampler(
             _worker_number(loop.original, args, options),
             beneath=WorkerLoop.__call__.__code__,
             over=partial(os.path.exists, over),
-            asked=loop.asked,
+            requested=loop.requested,
         )
         sampler.start()
-    except Exception:  # the worker goes on, unseen
+    except Exception:  # the worker must run all the same
         return None
     return sampler
 
@@ -519,26 +544,27 @@ def _count_files(directory: str) -> int:
 
 
 def _worker_number(loop: Loop, args: tuple[object, ...], options: dict[str, object]) -> int:
-    """The worker's, among its arguments: which one it is depends on torch's version."""
-    found = options.get("worker_id")
+    """Return the worker's number; -1 if it is not known. Its position among the arguments depends
+    on torch's version."""
+    number = options.get("worker_id")
     names = loop.__code__.co_varnames if hasattr(loop, "__code__") else ()
-    if found is None and "worker_id" in names:
-        place = names.index("worker_id")
-        found = args[place] if place < len(args) else None
-    return found if isinstance(found, int) else -1
+    if number is None and "worker_id" in names:
+        position = names.index("worker_id")
+        number = args[position] if position < len(args) else None
+    return number if isinstance(number, int) else -1
 
 
 def _is_torchs(loop: Loop) -> bool:
-    where = (getattr(loop, "__module__", ""), getattr(loop, "__qualname__", ""))
-    return where == (_MODULE, _NAME)
+    return (getattr(loop, "__module__", ""), getattr(loop, "__qualname__", "")) == (_MODULE, _NAME)
 
 
 def _worker_can_import_us() -> bool:
-    """A spawned process gets this one's search path, and nothing else of it."""
+    """Return whether a spawned worker can import us: of this process it only gets the search
+    path."""
     package = __name__.partition(".")[0]
     try:
-        found = PathFinder.find_spec(package, sys.path)
+        spec = PathFinder.find_spec(package, sys.path)
         ours = sys.modules[package].__file__
-        return found is not None and ours is not None and found.origin == ours
-    except Exception:  # a finder of somebody's own: then the worker is left alone
+        return spec is not None and ours is not None and spec.origin == ours
+    except Exception:  # the program has an import hook that raises
         return False

@@ -1,4 +1,6 @@
-"""Where the host's time goes: exclusive nanoseconds by phase, kept on a stack.
+"""The time of a step: by phase on the host and on the device, and what the kernel accounts for it.
+
+`Timeline` keeps exclusive nanoseconds by phase, on a stack.
 
 Some programs run forward and backward inside `optimizer.step(closure)`: each moment belongs to the
 innermost phase. Under all phases lies `other`, or `transfer` between a batch handed out and the
@@ -20,16 +22,16 @@ PHASES: tuple[Phase, ...] = (
 )  # fmt: skip
 INPUT, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, OTHER = range(len(PHASES))
 QUIET, QUIET_INPUT = len(PHASES), len(PHASES) + 1
-"""Calls that do not train, and the wait for what they were given: evaluation, or, in a program that
-never trains, forward and input."""
+"""Calls that do not train, and the wait for their batches. They are evaluation or, in a program
+that never trains, forward and input."""
 _PHASE_SLOTS = len(PHASES) + 2
 
 Mark = Callable[[int], None]
-"""Told the phase that begins now, for a device's own clock."""
+"""Called with the phase that begins now, to mark it on the device's own clock."""
 
 
 class Timeline:
-    """The stack, and what this step has collected."""
+    """The stack of phases, and the times of the step in progress."""
 
     __slots__ = ("_base", "_clock", "_last", "_pending", "_spent", "_stack", "mark", "start_ns")
 
@@ -39,7 +41,7 @@ class Timeline:
         self._base = OTHER
         self._spent = [0] * _PHASE_SLOTS
         self._pending = 0
-        """Input waited for and not yet consumed by a forward."""
+        """Time spent waiting for batches that no forward has used yet."""
         self.mark: Mark | None = None
         self.start_ns = self._last = clock()
 
@@ -67,19 +69,20 @@ class Timeline:
             self.mark(self.phase)
 
     def unwind(self) -> None:
-        """A step of an optimizer that raised never said that it ended."""
+        """Leave all phases. An optimizer step that raised does not leave its phase itself."""
         self._charge(self._clock())
         self._stack.clear()
 
     def count_quiet_as_training(self) -> None:
-        """What did not look like training was."""
+        """Count the time of calls that did not look like training as training."""
         spent = self._spent
         spent[FORWARD] += spent[QUIET]
         spent[INPUT] += spent[QUIET_INPUT]
         spent[QUIET] = spent[QUIET_INPUT] = 0
 
     def cut(self) -> tuple[int, int, list[int]]:
-        """Ends the step: its start, its length, its phases as kept here (see `folded`)."""
+        """End the step. Return its start, its length and its times by phase; `folded` names
+        these."""
         now = self._clock()
         self._charge(now)
         spent, start = self._spent, self.start_ns
@@ -90,7 +93,7 @@ class Timeline:
         return start, now - start, spent
 
     def restart(self, now: int) -> int:
-        """The step ends and the next begins, with nothing known but that: how long it was."""
+        """End a step that is only timed, and return its length."""
         dur = now - self.start_ns
         self._stack.clear()
         self._base = OTHER
@@ -99,7 +102,8 @@ class Timeline:
         return dur
 
     def resume(self) -> None:
-        """What passed since the cut was ours, not the program's."""
+        """Begin the step only now, because the time since the last step was spent on our own
+        work."""
         self.start_ns = self._last = self._clock()
 
     def _charge(self, now: int) -> None:
@@ -113,14 +117,15 @@ class Timeline:
 
 
 def folded(spent: Sequence[int], trains: bool) -> dict[Phase, int]:
-    """The phases by name, what was quiet counted where it belongs."""
-    found = list(spent[: len(PHASES)])
+    """Return the times by name of phase. Calls that do not train are evaluation if the program
+    trains; else they are forward."""
+    times = list(spent[: len(PHASES)])
     if trains:
-        found[EVALUATION] += spent[QUIET] + spent[QUIET_INPUT]
+        times[EVALUATION] += spent[QUIET] + spent[QUIET_INPUT]
     else:
-        found[FORWARD] += spent[QUIET]
-        found[INPUT] += spent[QUIET_INPUT]
-    return {PHASES[phase]: ns for phase, ns in enumerate(found) if ns}
+        times[FORWARD] += spent[QUIET]
+        times[INPUT] += spent[QUIET_INPUT]
+    return {PHASES[phase]: ns for phase, ns in enumerate(times) if ns}
 
 
 def phase_name(phase: int, trains: bool) -> Phase:
@@ -130,14 +135,19 @@ def phase_name(phase: int, trains: bool) -> Phase:
 
 
 MAX_PENDING_STEPS = 256
-"""Steps whose events have not passed yet; a host this far ahead loses the oldest."""
+"""Number of steps that the host may be ahead of the device; beyond that the oldest step loses its
+device time."""
 MAX_MARKS_PER_STEP = 2000
-"""In one step: a policy that calls its model 10,000 times a step is timed by its ends."""
+"""Number of marks in one step. In a program that calls its model 10,000 times a step, the later
+phases of the step are not marked."""
 
 Marks = list[tuple[int, Any]]
 
 
 class DeviceMarks:
+    """Marks phases by CUDA events, and reads the times between them once the device is past
+    them."""
+
     def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda
         self._free: list[Any] = []
@@ -151,7 +161,7 @@ class DeviceMarks:
             self._marks.append((phase, event))
 
     def cut(self, index: int, phase: int, trains: bool) -> None:
-        """The step `index` ends here, in `phase`; the next begins."""
+        """End the step `index` here, in `phase`, and begin the next."""
         marks = _resolved(self._marks, trains)
         self._marks = []
         self.mark(phase)
@@ -161,7 +171,8 @@ class DeviceMarks:
             self._waiting.popleft()
 
     def passed(self) -> list[tuple[int, int, dict[int, int]]]:
-        """Steps the device is done with: index, length, phases; in nanoseconds."""
+        """Return the steps that the device has completed: index, length and times by phase, in
+        ns."""
         done = []
         while self._waiting and self._waiting[0][1][-1][1].query():
             index, marks = self._waiting.popleft()
@@ -176,7 +187,7 @@ class DeviceMarks:
         return done
 
     def wait(self) -> None:
-        """Until the device is past the last step: a pause of ours, or the program's end."""
+        """Wait until the device has completed the last step."""
         if self._waiting:
             self._waiting[-1][1][-1][1].synchronize()
 
@@ -186,19 +197,20 @@ class DeviceMarks:
 
 
 def _resolved(marks: Marks, trains: bool) -> Marks:
-    """What was quiet is evaluation, with the wait before it; or, where nothing trains, forward."""
-    told: Marks = []
+    """Replace the marks of calls that do not train. In a program that trains they and the wait
+    before them are evaluation; else they are forward."""
+    resolved: Marks = []
     since = 0
     for phase, event in marks:
         if phase == QUIET and trains:
-            told[since:] = [(EVALUATION if p == INPUT else p, e) for p, e in told[since:]]
+            resolved[since:] = [(EVALUATION if p == INPUT else p, e) for p, e in resolved[since:]]
             phase = EVALUATION
         elif phase == QUIET:
             phase = FORWARD
-        told.append((phase, event))
+        resolved.append((phase, event))
         if phase not in (INPUT, TRANSFER):
-            since = len(told)
-    return told
+            since = len(resolved)
+    return resolved
 
 
 def named_phases(phases: dict[int, int]) -> dict[Any, int]:
@@ -206,7 +218,7 @@ def named_phases(phases: dict[int, int]) -> dict[Any, int]:
 
 
 class SystemTime:
-    """Of this process, all its threads; not of its workers."""
+    """Time that the kernel worked for this process, all threads included but not its workers."""
 
     def __init__(self, clock: Callable[[], int], spent: Callable[[], float] | None = None) -> None:
         self._clock = clock
@@ -216,17 +228,18 @@ class SystemTime:
 
     @property
     def share(self) -> float | None:
-        """Of the windows so far; more than all of them where several threads ask at once."""
+        """Share of the time in the windows so far. It exceeds 1 if the kernel worked for several
+        threads at once."""
         return self._worked_s / self._passed_s if self._passed_s else None
 
     def begin(self, anew: bool = False) -> None:
-        """A window; `anew`: those before it do not count."""
+        """Begin a window. With `anew`, earlier windows do not count."""
         if anew:
             self._passed_s = self._worked_s = 0.0
         self._began = self._clock(), self._spent()
 
     def end(self) -> None:
-        """Nothing, where none has begun."""
+        """End the window, if one has begun."""
         began, self._began = self._began, None
         if began is not None:
             self._passed_s += (self._clock() - began[0]) / 1e9
@@ -234,7 +247,7 @@ class SystemTime:
 
 
 def _system_s() -> float:
-    with suppress(ImportError):  # elsewhere than on Unix
+    with suppress(ImportError):  # only Unix has this module
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_stime
@@ -246,8 +259,8 @@ _ACCOUNT = "/proc/thread-self/schedstat"
 
 
 class ThreadAccount:
-    """Adds up the account over all windows of a kind. A window that ends on another thread than it
-    began on does not count."""
+    """Adds up the kernel's account of a thread over all windows of a kind. A window that ends on
+    another thread than it began on does not count."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""A process that is not our child, watched until it dies: by a pidfd where the kernel has them.
+"""Watches a program from outside until it ends, and samples telemetry meanwhile.
 
-A pidfd names one process for good (ids are used again) and can be waited on. Since Linux 6.15 it
-also gives the exit code once the parent has collected it; before that, only /proc shows it, for as
-long as nobody did.
+The program is not our child, so it is watched by a pidfd if the kernel has them. A pidfd names one
+process for good, although process ids are reused, and can be waited on. Since Linux 6.15 it also
+gives the exit code once the parent has collected it. Until then only /proc shows the exit code.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ from ridgeline.machine.telemetry import Sampler
 from ridgeline.records.run import Telemetry
 from ridgeline.records.run_directory import RunDirectory
 
-# linux/pidfd.h: struct pidfd_info of 64 bytes, whose last word is the exit status as wait() has it.
+# linux/pidfd.h: struct pidfd_info has 64 bytes; its last word is the exit status, as in wait().
 _INFO = struct.Struct("=QQ11Ii")
 _GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11
 _EXIT = 1 << 3
@@ -35,7 +35,8 @@ _ALIVE_POLL_S = 0.05
 
 
 class Watched:
-    """The process `pid` as it is now; `started` (clock ticks) tells it from a later namesake."""
+    """A process to watch. `started` (clock ticks) tells it from a later process with the same
+    id."""
 
     def __init__(self, pid: int, started: float | None = None) -> None:
         self._pid = pid
@@ -53,13 +54,14 @@ class Watched:
             self.close()
 
     def gone(self, within_s: float = 0.0) -> bool:
-        """Waits for its death, no longer than `within_s`; True once it is dead."""
+        """Wait for its death, no longer than `within_s`. Return whether it is dead."""
         if not self._gone:
             self._gone = self._wait(within_s)
         return self._gone
 
     def exit_code(self) -> int | None:
-        """After its death; negative for a signal, None where the system does not say."""
+        """Return the exit code of the dead process, negative for a signal; None if it is not
+        known."""
         return exit_code(self._file) if self._gone and self._file >= 0 else None
 
     def close(self) -> None:
@@ -82,15 +84,14 @@ class Watched:
 
 
 def exit_code(pidfd: int, wait_s: float = 0.3) -> int | None:
-    """Of a dead process, whoever its parent was; negative for a signal.
-
-    `wait_s`: how long its parent may take to collect it, where /proc does not show it either."""
+    """Return the exit code of a dead process with any parent, negative for a signal; None if it is
+    not known. If /proc does not show it, wait up to `wait_s` for the parent to collect it."""
     end = time.monotonic() + wait_s
     while True:
         status = _collected(pidfd)
         if status is None:
             status = _uncollected(pidfd)
-        if status is None:  # collected between the two looks
+        if status is None:  # the parent may have collected it between the two readings
             status = _collected(pidfd)
         if status is not None:
             return os.waitstatus_to_exitcode(status)
@@ -100,17 +101,19 @@ def exit_code(pidfd: int, wait_s: float = 0.3) -> int | None:
 
 
 def _collected(pidfd: int) -> int | None:
-    asked = bytearray(_INFO.pack(_EXIT, *[0] * 13))
+    """Return the exit status of a process that its parent has collected."""
+    request = bytearray(_INFO.pack(_EXIT, *[0] * 13))
     try:
-        fcntl.ioctl(pidfd, _GET_INFO, asked)
-    except OSError:  # an older kernel knows no such request, or no such process any more
+        fcntl.ioctl(pidfd, _GET_INFO, request)
+    except OSError:  # an older kernel does not have this request, or the process is gone
         return None
-    said = _INFO.unpack(asked)
-    return int(said[-1]) if said[0] & _EXIT else None
+    answer = _INFO.unpack(request)
+    return int(answer[-1]) if answer[0] & _EXIT else None
 
 
 def _uncollected(pidfd: int) -> int | None:
-    """From /proc, which shows it to the process's own user and to root, and 0 to others."""
+    """Return the exit status of a process that its parent has not collected. /proc shows it to the
+    process's own user and to root, and shows 0 to others."""
     pid = _pid_of(pidfd)
     seen = telemetry.process_stat(pid) if pid > 0 else None
     if seen is None or seen.state != "Z" or _pid_of(pidfd) != pid:
@@ -122,7 +125,7 @@ def _uncollected(pidfd: int) -> int | None:
 
 
 def _pid_of(pidfd: int) -> int:
-    """-1 once it has been collected."""
+    """Return the process's id; -1 once its parent has collected it."""
     with suppress(OSError, ValueError), open(f"{telemetry.PROC}/self/fdinfo/{pidfd}") as lines:
         for line in lines:
             if line.startswith("Pid:"):
@@ -153,7 +156,7 @@ __all__ = ["Ending", "exit_code", "ignore_signals", "watch"]
 _SECOND = 1_000_000_000
 _POLL_INTERVAL_S = 0.1
 _SAMPLE_INTERVAL_NS = _SECOND // 10
-# The windows are over within minutes; a program that trains for days keeps one look a second.
+# The windows are over within minutes; after that one sample a second is enough.
 _FAST_SAMPLING_NS = 600 * _SECOND
 MAX_TELEMETRY_BYTES = 32 * 1024 * 1024
 
@@ -162,17 +165,17 @@ class Ending(Struct, frozen=True, kw_only=True):
     """How a program ended, as seen from outside."""
 
     kind: Literal["goodbye", "death"]
-    """goodbye: it wrote its last capture file, and waits; death: it is gone without."""
+    """goodbye: the program wrote its last capture file and waits; death: it ended without."""
     at_ns: int
-    """CLOCK_MONOTONIC, when it was noticed."""
+    """The time at which the end was noticed, by CLOCK_MONOTONIC."""
     exit_code: int | None = None
-    """Of the dead, where the system says; negative for a signal."""
+    """The exit code after a death, negative for a signal; None if it is not known."""
     oom_kills: int = 0
     """Number of processes in the program's control group that the kernel killed for memory during
     the run."""
     samples: int = 0
     problem: str = ""
-    """Why the telemetry is not whole, one sentence."""
+    """One sentence that says why the telemetry is incomplete; "" if it is complete."""
 
 
 class Program(Protocol):
@@ -198,53 +201,54 @@ def watch(
     sampler: Callable[[int], Samples] = Sampler,
     clock: Callable[[], int] = time.monotonic_ns,
 ) -> Ending:
-    """Returns when the program has said goodbye or is dead; at once if it is dead already.
+    """Watch a program and write its telemetry. Return when the program has written its last capture
+    or is dead.
 
-    `started`: when the process began, in clock ticks, for ids that are used again. A `program`
-    that was handed in stays open: after a goodbye its exit code is still to come."""
+    `started` is when the process began, in clock ticks, because ids are reused. A `program` that is
+    passed in stays open, because its exit code is not known before it is dead."""
     opened = program is None
     program = program or Watched(pid, started)
     goodbye = _Goodbye(directory.capture_file(rank), pid)
     journal = _Journal(directory, directory.telemetry_file(rank))
-    eyes = _SafeSampler(sampler, pid)
+    safe_sampler = _SafeSampler(sampler, pid)
     killed_before = processor.oom_kills()
     began = due = clock()
     try:
         dead = program.gone()
-        while not (said := goodbye.said()) and not dead:
+        while not (has_ended := goodbye.is_written()) and not dead:
             now = clock()
             if now >= due:
-                journal.keep(eyes.look(now), now)
+                journal.keep(safe_sampler.sample(now), now)
                 due = now + (_SAMPLE_INTERVAL_NS if now - began < _FAST_SAMPLING_NS else _SECOND)
             dead = program.gone(_POLL_INTERVAL_S)
         dead = dead or program.gone()
         if not dead:
-            journal.keep(eyes.look(now := clock()), now)
+            journal.keep(safe_sampler.sample(now := clock()), now)
         journal.flush(clock())
         return Ending(
-            kind="goodbye" if said else "death",
+            kind="goodbye" if has_ended else "death",
             at_ns=clock(),
             exit_code=program.exit_code() if dead else None,
             oom_kills=max(processor.oom_kills() - killed_before, 0),
             samples=journal.samples,
-            problem=eyes.problem or journal.problem,
+            problem=safe_sampler.problem or journal.problem,
         )
     finally:
-        eyes.close()
+        safe_sampler.close()
         if opened:
             program.close()
 
 
 def ignore_signals() -> None:
-    """For the watcher's process, first of all: what ends the program must not end its watcher,
-    which is over a moment later by itself. A job manager signals every process it can find."""
+    """Ignore signals that would end the watcher's process. A job manager signals every process that
+    it can find, and the watcher must outlive the program to write the report."""
     for name in ("SIGHUP", "SIGINT", "SIGTERM", "SIGQUIT", "SIGUSR1", "SIGUSR2"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 class _SafeSampler:
-    """The sampler, opened at the first look; after a fault there is none."""
+    """A telemetry sampler that is opened at the first sample and given up after an error."""
 
     def __init__(self, sampler: Callable[[int], Samples], pid: int) -> None:
         self._open = sampler
@@ -252,7 +256,7 @@ class _SafeSampler:
         self._sampler: Samples | None = None
         self.problem = ""
 
-    def look(self, at_ns: int) -> Telemetry | None:
+    def sample(self, at_ns: int) -> Telemetry | None:
         if self.problem:
             return None
         try:
@@ -272,7 +276,7 @@ class _SafeSampler:
 
 
 class _Journal:
-    """The telemetry file: lines are kept for a second and appended together."""
+    """Writes the telemetry file: lines are kept for a second and appended together."""
 
     def __init__(self, directory: RunDirectory, file: Path) -> None:
         self._directory = directory
@@ -312,14 +316,15 @@ class _Journal:
 
 
 class _CaptureEnd(Struct, frozen=True):
-    """The two fields of a capture file that tell its end."""
+    """The two fields of a capture file that tell whether the program has ended."""
 
     ended: str = "running"
     pid: int = 0
 
 
 class _Goodbye:
-    """Whether the program has written its last capture file. Decoded only when it has changed."""
+    """Checks whether the program has written its last capture file, which is only decoded when it
+    has changed."""
 
     def __init__(self, path: Path, pid: int) -> None:
         self._path = path
@@ -327,21 +332,21 @@ class _Goodbye:
         self._seen: tuple[int, int, int] | None = None
         self._decode = msgspec.json.Decoder(_CaptureEnd).decode
 
-    def said(self) -> bool:
+    def is_written(self) -> bool:
         try:
             now = _version(self._path.stat())
             if now == self._seen:
                 return False
             self._seen = now
-            found = self._decode(self._path.read_bytes())
+            end = self._decode(self._path.read_bytes())
         except (OSError, msgspec.MsgspecError):
             return False
-        # A restarted rank finds the file of the attempt before it.
-        return found.ended != "running" and found.pid in (0, self._pid)
+        # A restarted rank finds the file of the previous attempt, with another pid.
+        return end.ended != "running" and end.pid in (0, self._pid)
 
 
-def _version(found: stat_result) -> tuple[int, int, int]:
-    return found.st_mtime_ns, found.st_size, found.st_ino
+def _version(status: stat_result) -> tuple[int, int, int]:
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _size(path: Path) -> int:
@@ -352,6 +357,7 @@ def _size(path: Path) -> int:
 
 
 def start(directory: RunDirectory) -> "subprocess.Popen[bytes]":
+    """Start a process that watches this one."""
     home = str(Path(__file__).parents[3])
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), home]))
     return subprocess.Popen(
@@ -371,8 +377,6 @@ def start(directory: RunDirectory) -> "subprocess.Popen[bytes]":
 
 
 def main() -> None:
-    from ridgeline.harness.capture.watching import ignore_signals, watch
-
     ignore_signals()
     watch(RunDirectory(Path(sys.argv[1])), 0, int(sys.argv[2]))
 

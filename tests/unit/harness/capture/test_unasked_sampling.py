@@ -59,7 +59,7 @@ def test_asked_for_it_always_samples(tmp_path: Path) -> None:
 
 def test_unasked_it_is_shorter_and_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[bytes] = []
-    one = stack_sampling.Sampler(lines.append, "worker", asked=False)
+    one = stack_sampling.Sampler(lines.append, "worker", requested=False)
     assert (
         one._max_sampling_ns == stack_sampling.MAX_UNREQUESTED_NS < stack_sampling.MAX_SAMPLING_NS
     )
@@ -68,7 +68,7 @@ def test_unasked_it_is_shorter_and_smaller(tmp_path: Path, monkeypatch: pytest.M
     )
     monkeypatch.setattr(stack_sampling, "MAX_UNREQUESTED_FILES", 1)
     (tmp_path / "python-1.jsonl").touch()
-    loop = stack_sampling.WorkerLoop(lambda: None, str(tmp_path), asked=False)
+    loop = stack_sampling.WorkerLoop(lambda: None, str(tmp_path), requested=False)
     assert stack_sampling._start_sampler(loop, (), {}) is None
 
 
