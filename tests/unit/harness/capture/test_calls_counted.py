@@ -48,18 +48,20 @@ def test_a_probe_in_the_first_step_does_not_decide_for_all() -> None:
     assert [loop.step(probe=one) for one in (True, False, False, False)] == [2, 4, 4, 4]
 
 
-def test_probes_that_begin_with_the_second_step_are_told() -> None:
+def test_probes_that_begin_with_the_second_step_are_recognised() -> None:
     loop = Loop()
     assert [loop.step(probe=one) for one in (False, True, True, True)] == [4, 2, 2, 2]
 
 
-def test_two_walks_that_agree_are_the_last() -> None:
+def test_after_two_graph_visits_that_agree_the_graph_is_not_visited_again() -> None:
     loop = Loop()
     assert [loop.step(probe=True) for _ in range(6)] == [2] * 6
     assert loop.walks == 2
 
 
-def test_walks_that_never_agree_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_visits_that_never_agree_are_limited_in_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(step_counts, "MAX_GRAPH_WALKS", 4)
     loop = Loop()
     told = [loop.step(probe=number % 2 == 0) for number in range(8)]
@@ -67,7 +69,7 @@ def test_walks_that_never_agree_come_to_an_end(monkeypatch: pytest.MonkeyPatch) 
     assert loop.walks == 4
 
 
-def test_batches_of_steps_that_become_one_keep_apart() -> None:
+def test_batches_of_joined_steps_stay_separate() -> None:
     before, calls = Calls(), Calls()
     batch_comes(before, 4, 0)
     batch_comes(before, 64, 2)
@@ -81,7 +83,7 @@ def test_batches_of_steps_that_become_one_keep_apart() -> None:
     assert calls.amount.samples == 16  # and not the 64 that were looked at
 
 
-def test_a_step_that_is_kept_beside_the_whole_stays_as_it_was() -> None:
+def test_a_single_step_is_not_changed_by_joining_all_steps() -> None:
     before, calls, whole = Calls(), Calls(), Calls()
     for one in (before, calls):
         batch_comes(one, 4, 0)

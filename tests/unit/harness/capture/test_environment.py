@@ -75,7 +75,7 @@ def test_no_canary_of_any_variable_or_remote_is_recorded(
     assert not set(names) & set(recorded.variables)
 
 
-def test_no_recorded_name_says_it_holds_a_secret() -> None:
+def test_no_recorded_variable_is_named_like_a_secret() -> None:
     from ridgeline.harness.capture.environment import is_secret
 
     assert [name for name in RECORDED_VARIABLES if is_secret(name)] == []
@@ -107,7 +107,7 @@ def test_ordinary_values_are_recorded_as_they_are() -> None:
     assert kept == {name: value for name, value in present.items() if name != "EDITOR"}
 
 
-def test_git_says_commit_branch_and_whether_the_tree_differs(project: Path) -> None:
+def test_git_gives_commit_branch_and_whether_the_tree_is_dirty(project: Path) -> None:
     repository(project)
     clean = git(project)
     assert clean is not None
@@ -135,7 +135,7 @@ def test_git_of_a_detached_head_has_no_branch_and_of_no_commit_no_commit(project
     assert (detached.branch, len(detached.commit)) == ("", 40)
 
 
-def test_without_a_repository_or_without_git_there_is_none(
+def test_without_a_repository_or_without_git_nothing_is_recorded_of_git(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert git(project) is None
@@ -143,7 +143,7 @@ def test_without_a_repository_or_without_git_there_is_none(
     assert git(project) is None
 
 
-def test_a_git_that_hangs_is_ended_and_nothing_of_it_is_left(
+def test_a_git_that_hangs_is_ended_with_its_children(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = project / "git"
@@ -189,7 +189,7 @@ def test_a_repository_cannot_make_us_run_its_programs_or_change_its_index(projec
     assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
 
 
-def test_packages_are_those_that_matter_and_the_first_on_the_path_wins(tmp_path: Path) -> None:
+def test_only_listed_packages_are_recorded_and_the_first_on_the_path_wins(tmp_path: Path) -> None:
     for name in (
         "one/torch-2.9.0+cu128.dist-info",
         "one/flash_attn-2.7.dist-info",

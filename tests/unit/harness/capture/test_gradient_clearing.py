@@ -65,7 +65,7 @@ CLEARS: dict[str, Callable[[Program], None]] = {
 
 
 @pytest.mark.parametrize("clear", CLEARS.values(), ids=CLEARS)
-def test_every_way_to_clear_is_seen(clear: Callable[[Program], None]) -> None:
+def test_every_way_to_clear_gradients_is_recognised(clear: Callable[[Program], None]) -> None:
     program = Program()
     for _ in range(STEPS):
         clear(program)

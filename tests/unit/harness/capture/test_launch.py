@@ -26,7 +26,7 @@ from ridgeline.harness.capture.launch import command, environment
          ["--check-hash-based-pycs=always"]),
     ],
 )  # fmt: skip
-def test_the_interpreters_flags_are_handed_on(
+def test_the_interpreters_options_are_passed_on(
     words: list[str], flags: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "orig_argv", words)

@@ -17,7 +17,7 @@ def test_a_loss_that_is_not_finite_is_named(value: float, said: str) -> None:
     assert losses.read(losses.note(torch.tensor(value))) == (None, said)
 
 
-def test_a_loss_is_read_and_what_is_no_single_number_is_not() -> None:
+def test_only_a_loss_that_is_a_single_number_is_read() -> None:
     losses = Losses(torch)
     assert losses.read(losses.note(torch.tensor(1.5))) == (1.5, "")
     assert losses.read(losses.note(torch.zeros(2))) == (None, "")

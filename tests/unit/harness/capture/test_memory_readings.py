@@ -49,7 +49,7 @@ def test_without_a_counter_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> N
     assert MemoryReadings(torch, clock).read_if_due(None, clock()) is None
 
 
-def test_an_allocator_that_raises_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_allocator_that_raises_is_read_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, asked = Clock(), []
     readings = MemoryReadings(torch, clock)
 

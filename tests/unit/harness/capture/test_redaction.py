@@ -119,7 +119,7 @@ ORDINARY = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_named_like_a_secret_is_hidden_in_every_form(name: str) -> None:
+def test_a_value_with_a_secret_name_is_hidden_in_every_form(name: str) -> None:
     forms = [
         [f"--{name}", CANARY],
         [f"--{name}={CANARY}"],
@@ -141,7 +141,7 @@ def test_there_are_at_least_sixty_names() -> None:
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key[:8])
-def test_a_key_of_a_known_make_is_hidden_wherever_it_is(key: str) -> None:
+def test_a_key_of_a_known_format_is_hidden_wherever_it_stands(key: str) -> None:
     for form in ([key], ["--anything", key], [f"--x={key}"], [f"a {key} b"], [f'login("{key}")']):
         kept = " ".join(redacted(form))
         assert key not in kept
@@ -172,7 +172,7 @@ def test_a_flag_without_a_value_does_not_hide_the_option_after_it() -> None:
     assert redacted(["--use-token", "--lr", "0.1"]) == ("--use-token", "--lr", "0.1")
 
 
-def test_strings_drawn_at_random_are_hidden_nearly_always() -> None:
+def test_random_strings_are_nearly_always_hidden() -> None:
     draw = random.Random(0)
     letters = string.ascii_letters + string.digits
     drawn = ["".join(draw.choices(letters, k=40)) for _ in range(500)]
@@ -192,7 +192,7 @@ def test_code_keeps_its_calls_and_loses_its_strings() -> None:
 
 
 @pytest.mark.parametrize("piece", ["a", "a:", "key=", "aA0", "://a:", "Bearer ", '"', "eyJ", "0f"])
-def test_of_a_megabyte_only_the_beginning_is_looked_at_and_kept(piece: str) -> None:
+def test_only_the_beginning_of_a_megabyte_is_searched_and_kept(piece: str) -> None:
     kept = redacted([piece * (1_000_000 // len(piece))])
     assert len(kept[0]) < MAX_KEPT_CHARS + 50
 

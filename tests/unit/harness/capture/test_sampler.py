@@ -63,7 +63,7 @@ def hold_the_lock() -> int:
     return sum(range(5_000_000))  # HOLD
 
 
-def test_the_busy_function_is_what_was_seen() -> None:
+def test_a_busy_function_gets_most_samples() -> None:
     seen = sampled(burn)
     inside = sum(n for stack, n in seen.items() if any(":burn" in frame for frame in stack[-2:]))
     assert inside > 0.8 * seen.total()
@@ -75,7 +75,7 @@ def test_a_sleep_is_the_time_of_the_line_that_sleeps() -> None:
     assert times > 20
 
 
-def test_a_call_that_lets_nobody_look_weighs_its_whole_time() -> None:
+def test_a_call_that_keeps_the_interpreter_lock_weighs_its_whole_time() -> None:
     """`sum` over a range keeps the interpreter's lock: it is seen once or twice, not 100 times."""
     took: list[float] = []
 
@@ -113,7 +113,7 @@ class System:
         self.processor += work_ms * MS
 
 
-def test_work_is_laid_on_lines_seen_working_however_often_it_was_seen_asleep(
+def test_processor_time_goes_to_lines_seen_computing_however_often_the_thread_slept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     system = System(monkeypatch)
@@ -128,7 +128,7 @@ def test_work_is_laid_on_lines_seen_working_however_often_it_was_seen_asleep(
     assert thread.settle() == {}
 
 
-def test_standing_in_line_for_a_processor_is_part_of_the_work(
+def test_time_in_the_run_queue_counts_as_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     system = System(monkeypatch)
@@ -141,7 +141,9 @@ def test_standing_in_line_for_a_processor_is_part_of_the_work(
     assert spent[0,] / sum(spent.values()) == pytest.approx(0.8, abs=0.01)
 
 
-def test_one_kind_of_sample_takes_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_all_samples_are_of_one_kind_they_take_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     system = System(monkeypatch)
     thread = ThreadTime(threading.get_ident(), None, 0)
     system.passes(6, 4, False)
@@ -149,7 +151,7 @@ def test_one_kind_of_sample_takes_all_the_time(monkeypatch: pytest.MonkeyPatch) 
     assert thread.settle() == {(7,): 10 * MS}
 
 
-def test_the_switch_interval_is_the_programs_own_again() -> None:
+def test_the_programs_switch_interval_is_restored() -> None:
     own = sys.getswitchinterval()
     inside: list[int] = []
 
@@ -167,7 +169,7 @@ def test_the_switch_interval_is_the_programs_own_again() -> None:
     sys.setswitchinterval(own)
 
 
-def test_its_own_thread_is_in_no_sample() -> None:
+def test_the_samplers_own_thread_is_in_no_sample() -> None:
     assert not [f for stack in sampled(burn) for f in stack if f.startswith(sampling.__file__)]
 
 
@@ -194,7 +196,7 @@ def test_a_deep_stack_keeps_both_ends() -> None:
     assert "down" not in stack[0]
 
 
-def test_equal_functions_of_two_files_are_two(tmp_path: Path) -> None:
+def test_equal_functions_in_two_files_are_told_apart(tmp_path: Path) -> None:
     """Code objects compare equal whatever their file."""
     made = []
     for name in ("one.py", "two.py"):
@@ -207,7 +209,7 @@ def test_equal_functions_of_two_files_are_two(tmp_path: Path) -> None:
     assert files == {str(tmp_path / "one.py"), str(tmp_path / "two.py")}
 
 
-def test_a_name_that_is_no_text_is_spelled_out() -> None:
+def test_a_file_name_that_is_not_text_is_escaped() -> None:
     space: dict[str, Callable[[], None]] = {}
     exec(compile("import time\ndef f(): time.sleep(0.1)", "a\udcff.py", "exec"), space)  # type: ignore[arg-type]
     assert any(stack[-1].startswith("a\\udcff.py:2:") for stack in sampled(space["f"]))
@@ -249,7 +251,7 @@ def test_a_full_file_still_says_how_much_was_seen(monkeypatch: pytest.MonkeyPatc
     assert seen.total() > 20
 
 
-def test_a_fork_takes_nothing_along(tmp_path: Path) -> None:
+def test_a_forked_child_is_not_sampled(tmp_path: Path) -> None:
     sampler = Sampler(tmp_path, interval_ns=2 * MS)
     sampler.start()
     burn(0.1)
@@ -262,7 +264,7 @@ def test_a_fork_takes_nothing_along(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [f"python-{os.getpid()}.jsonl"]
 
 
-def test_where_nothing_can_be_written_the_program_goes_on(tmp_path: Path) -> None:
+def test_if_nothing_can_be_written_the_program_goes_on(tmp_path: Path) -> None:
     sampler = Sampler(tmp_path / "gone", interval_ns=2 * MS)
     sampler.start()
     burn(0.05)
@@ -288,7 +290,9 @@ time.sleep(0.2)
     assert "<string>:6:<module>" in {s[-1] for s in stacks_of(file.read_bytes().splitlines())}
 
 
-def test_lines_are_written_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_written_while_the_sampler_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sampling, "FLUSH_INTERVAL_NS", 50 * MS)
     sampler = Sampler(tmp_path, "worker", 3, interval_ns=2 * MS)
     sampler.start()
@@ -300,7 +304,7 @@ def test_lines_are_written_while_it_runs(tmp_path: Path, monkeypatch: pytest.Mon
     assert first.interval_ns == 2 * MS
 
 
-def test_it_ends_when_told_that_the_window_is_past(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampling_ends_once_the_window_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "FLUSH_INTERVAL_NS", 20 * MS)
     written: list[bytes] = []
     sampler = Sampler(written.append, interval_ns=2 * MS, over=lambda: True)

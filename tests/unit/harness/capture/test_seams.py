@@ -105,7 +105,7 @@ def test_the_stack_is_no_deeper() -> None:
         nn.Module.__call__ = before
 
 
-def test_each_call_is_noted_and_a_closed_gate_notes_nothing(notes: Notes) -> None:
+def test_each_call_is_recorded_unless_the_gate_is_closed(notes: Notes) -> None:
     Net()(torch.ones(1, 3))
     assert len(notes.log) == 4
     notes.log.clear()
@@ -120,7 +120,7 @@ def test_signature_name_and_source_stay(notes: Notes) -> None:
     assert "_call_impl" in inspect.getsource(nn.Module.__call__)
 
 
-def test_what_is_returned_can_be_seen() -> None:
+def test_results_can_be_observed() -> None:
     notes, seen = Notes(), []
 
     def see(first: Any, value: Any) -> Any:
@@ -134,7 +134,7 @@ def test_what_is_returned_can_be_seen() -> None:
     assert seen == [(1, (1, 2, 3)), (5, (5, 2, 9)), (0, "none")]
 
 
-def test_a_function_that_was_seen_is_put_on_again_without(notes: Notes) -> None:
+def test_a_seam_that_observes_results_can_be_replaced_by_one_that_does_not(notes: Notes) -> None:
     seen: list[Any] = []
 
     def see(first: Any, value: Any) -> Any:
@@ -147,20 +147,20 @@ def test_a_function_that_was_seen_is_put_on_again_without(notes: Notes) -> None:
     assert notes.around(_pair, "a").__code__ is plain.__code__  # the profiler knows calls by it
 
 
-def test_a_function_that_is_seen_first_is_put_on_again_without() -> None:
+def test_the_code_of_a_seam_is_kept_apart_by_whether_it_observes_results() -> None:
     notes = Notes()
     assert notes.around(_triple, "a", see=lambda first, value: value)(1) == (1, 1, 1)
     assert notes.around(_triple, "a")(2) == (2, 2, 2)
 
 
-def test_a_function_that_names_itself_means_the_one_everybody_sees() -> None:
+def test_a_function_that_names_itself_means_the_global_function() -> None:
     notes = Notes()
     made = notes.around(_countdown, "n")
     assert made(3) == 3
     assert len(notes.log) == 2
 
 
-def test_what_closes_over_variables_is_refused() -> None:
+def test_a_function_with_a_closure_is_refused() -> None:
     outside = 3
 
     def closes() -> int:
@@ -170,7 +170,7 @@ def test_what_closes_over_variables_is_refused() -> None:
         Notes().around(closes)
 
 
-def test_what_has_no_source_is_refused() -> None:
+def test_a_function_without_source_is_refused() -> None:
     space: dict[str, Any] = {}
     exec("def made(a):\n    return a\n", space)
     with pytest.raises(ValueError, match="no source"):

@@ -258,7 +258,7 @@ def test_a_model_trained_in_eval_mode_is_understood(session: Any) -> None:
     assert [s.forwards for s in seen.steps][1:] == [1, 1, 1]
 
 
-def test_what_the_program_says_is_taken(session: Any) -> None:
+def test_a_call_of_ridgeline_step_ends_a_step(session: Any) -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with session() as seen:
@@ -333,7 +333,7 @@ def test_a_patch_made_meanwhile_stays(session: Any, monkeypatch: pytest.MonkeyPa
     net()(torch.ones(1, 4)).sum().backward()
 
 
-def test_a_fault_of_ours_is_written_down_and_the_program_goes_on(session: Any) -> None:
+def test_an_error_of_ours_is_recorded_and_the_program_goes_on(session: Any) -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with session() as seen:
@@ -372,7 +372,7 @@ def test_a_profiler_of_the_programs_own_takes_precedence(session: Any) -> None:
     assert not seen.capture.problems
 
 
-def test_a_fork_notes_nothing(session: Any) -> None:
+def test_a_forked_child_records_nothing(session: Any) -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with session() as seen:
@@ -419,7 +419,9 @@ class _Slow(Dataset[Tensor]):
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_a_loader_that_calculates_is_told_from_one_that_waits(session: Any, works: bool) -> None:
+def test_a_loader_that_computes_is_told_apart_from_one_that_waits(
+    session: Any, works: bool
+) -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with session() as seen:
@@ -462,7 +464,9 @@ def _line_here() -> int:
     return sys._getframe(1).f_lineno
 
 
-def test_a_loader_that_cannot_be_made_raises_as_ever_and_is_no_fault_of_ours(session: Any) -> None:
+def test_a_loader_that_cannot_be_made_raises_its_own_error_and_none_is_recorded_as_ours(
+    session: Any,
+) -> None:
     with session() as seen, pytest.raises(ValueError, match="num_workers"):
         DataLoader(TensorDataset(torch.randn(4, 4)), num_workers=-1)
     assert seen.capture.problems == ()

@@ -91,7 +91,7 @@ def test_a_batch_counts_whose_first_module_learns_only_later(session: Any) -> No
     assert samples(seen) == [4] * 4
 
 
-def test_a_batch_that_failed_is_spent_in_the_step_that_follows(session: Any) -> None:
+def test_a_batch_whose_forward_raised_counts_in_the_next_step(session: Any) -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with session() as seen:
@@ -119,7 +119,7 @@ def test_a_probe_in_an_except_block_does_not_count(session: Any) -> None:
     assert samples(seen) == [16] * 4
 
 
-def test_a_batch_that_fails_in_an_except_block_is_spent_all_the_same(session: Any) -> None:
+def test_a_batch_whose_forward_raised_in_an_except_block_counts_too(session: Any) -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with session() as seen:
@@ -150,7 +150,7 @@ def test_each_call_of_a_cell_counts(session: Any, calls: int) -> None:
     assert samples(seen)[1:] == [2 * calls] * 3
 
 
-def test_a_new_optimizer_with_the_id_of_one_that_is_gone_is_new(session: Any) -> None:
+def test_a_new_optimizer_with_the_id_of_a_deleted_one_is_new(session: Any) -> None:
     used = []
     with session() as seen:
         for _ in range(40):
@@ -170,7 +170,7 @@ def test_a_new_optimizer_with_the_id_of_one_that_is_gone_is_new(session: Any) ->
     assert not seen.capture.problems
 
 
-def test_two_optimizers_that_are_gone_leave_room_for_the_next_two() -> None:
+def test_two_new_optimizers_take_over_from_two_deleted_ones() -> None:
     anchor = Anchor()
     for who in (1, 2, 1, 2):
         anchor.stepped(who)

@@ -37,14 +37,14 @@ def test_accumulated_backwards_are_parts_of_the_first_step_once_the_optimizer_st
     assert [e for e in train(stepping, backwards=3) if e is not End.NO] == [End.PLAIN]
 
 
-def test_of_two_optimizers_the_later_ends_the_iteration() -> None:
+def test_the_later_of_two_optimizers_ends_the_iteration() -> None:
     stepping = Stepping()
     ends = [stepping.optimizer_stepped(who) for who in (1, 2, 1, 2, 1, 2)]
     assert ends == [End.PLAIN, End.PLAIN, End.EARLIER, End.PLAIN, End.NO, End.PLAIN]
     assert stepping.counted == 3
 
 
-def test_of_five_critic_steps_and_one_generator_step_the_generator_ends_the_iteration() -> None:
+def test_a_generator_step_after_five_critic_steps_ends_the_iteration() -> None:
     stepping = Stepping()
     ends = [stepping.optimizer_stepped(who) for who in (1, 1, 1, 1, 1, 2) * 3]
     assert ends[:7] == [End.PLAIN] * 6 + [End.EARLIER]
@@ -59,7 +59,7 @@ def test_one_generator_step_before_five_critic_steps_is_an_iteration_too() -> No
     assert [e for e in ends[7:] if e is not End.NO] == [End.PLAIN] * 2
 
 
-def test_an_optimizer_a_parameter_makes_one_step_an_iteration() -> None:
+def test_one_optimizer_per_parameter_makes_one_step_per_iteration() -> None:
     stepping = Stepping()
     for _ in range(4):
         for who in range(30):
@@ -140,7 +140,7 @@ def test_an_evaluation_before_training_is_no_step(evaluations: int) -> None:
     assert stepping.counted == 1
 
 
-def test_what_the_program_says_comes_before_all_else() -> None:
+def test_calls_of_ridgeline_step_take_precedence() -> None:
     stepping = Stepping()
     train(stepping)
     assert stepping.user_ended_step() is End.MERGE
@@ -149,7 +149,7 @@ def test_what_the_program_says_comes_before_all_else() -> None:
     assert stepping.counted == 2
 
 
-def test_an_anchor_that_fell_silent_is_replaced() -> None:
+def test_an_anchor_that_no_longer_steps_is_replaced() -> None:
     anchor = Anchor()
     for _ in range(3):
         anchor.stepped(1)

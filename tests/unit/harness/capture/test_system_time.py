@@ -19,7 +19,7 @@ def _timed() -> tuple[SystemTime, _Clock]:
     return SystemTime(lambda: clock.now, lambda: clock.spent), clock
 
 
-def test_the_share_is_of_the_window_alone() -> None:
+def test_the_share_refers_to_the_window_only() -> None:
     system, clock = _timed()
     clock.pass_by(10.0, 8.0)
     system.begin()
@@ -30,7 +30,7 @@ def test_the_share_is_of_the_window_alone() -> None:
     assert system.share == 0.25
 
 
-def test_windows_are_added_and_one_that_begins_anew_is_alone() -> None:
+def test_windows_are_added_up_unless_one_begins_anew() -> None:
     system, clock = _timed()
     for spent in (1.0, 3.0):
         system.begin()
@@ -43,7 +43,7 @@ def test_windows_are_added_and_one_that_begins_anew_is_alone() -> None:
     assert system.share == 0.1
 
 
-def test_where_no_window_began_nothing_is_known() -> None:
+def test_without_a_window_the_share_is_unknown() -> None:
     system, clock = _timed()
     clock.pass_by(1.0, 1.0)
     system.end()
@@ -53,7 +53,7 @@ def test_where_no_window_began_nothing_is_known() -> None:
     assert system.share is None
 
 
-def test_it_is_the_systems_work_that_counts() -> None:
+def test_only_time_in_the_kernel_counts() -> None:
     """By the processor's own clock, so that others on the machine do not count."""
     system = SystemTime(process_time_ns)
     system.begin()

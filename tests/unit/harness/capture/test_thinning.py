@@ -28,7 +28,7 @@ SETTLED = 3 + MIN_DETAILED_STEPS
     ("step_ms", "every"),
     [(150, 1), (60, 1), (30, 3), (10, 10), (5, 20), (0.01, MAX_STEPS_PER_DETAILED)],
 )
-def test_the_shorter_the_steps_the_fewer_are_looked_at(step_ms: float, every: int) -> None:
+def test_the_shorter_the_steps_the_fewer_are_recorded_in_detail(step_ms: float, every: int) -> None:
     thinning = Thinning()
     for _ in range(MIN_DETAILED_STEPS - 1):
         thinning.step(int(step_ms * 1e6))
@@ -76,7 +76,7 @@ def test_every_step_is_timed_and_some_are_known_in_detail(directory: RunDirector
             assert later.start_ns == earlier.start_ns + earlier.dur_ns
 
 
-def test_a_program_that_says_its_steps_is_followed_step_by_step(directory: RunDirectory) -> None:
+def test_with_ridgeline_step_every_step_is_recorded_in_detail(directory: RunDirectory) -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(120):
@@ -91,7 +91,7 @@ def test_a_program_that_says_its_steps_is_followed_step_by_step(directory: RunDi
     assert all(step.detailed and step.samples == 8 for step in steps)
 
 
-def test_two_optimizers_are_followed_step_by_step(directory: RunDirectory) -> None:
+def test_with_two_optimizers_every_step_is_recorded_in_detail(directory: RunDirectory) -> None:
     train(120, optimizers=2)
     finish()
     steps = directory.steps()

@@ -56,7 +56,7 @@ def test_a_window_that_ends_on_another_thread_does_not_count() -> None:
     assert account.of("light") is None
 
 
-def test_without_an_account_nothing_is_known() -> None:
+def test_without_an_account_of_the_kernel_the_times_are_unknown() -> None:
     account = ThreadAccount(time.perf_counter_ns, lambda: None)
     account.begin("light")
     account.end()

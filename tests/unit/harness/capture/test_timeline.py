@@ -105,7 +105,7 @@ def test_a_step_that_raised_is_unwound() -> None:
     assert (phases[OPTIMIZER], phases[OTHER]) == (3, 4)
 
 
-def test_a_pause_of_ours_belongs_to_no_step() -> None:
+def test_time_of_our_own_work_belongs_to_no_step() -> None:
     clock = Clock()
     timeline = Timeline(clock)
     clock.passes(5)
@@ -117,7 +117,7 @@ def test_a_pause_of_ours_belongs_to_no_step() -> None:
     assert (start, dur) == (1005, 3)
 
 
-def test_a_device_is_told_each_phase_as_it_begins() -> None:
+def test_each_phase_is_marked_on_the_device_as_it_begins() -> None:
     told: list[int] = []
     timeline = Timeline(Clock())
     timeline.mark = told.append

@@ -39,13 +39,13 @@ def _holder(path: Path) -> subprocess.Popen[bytes]:
     return holder
 
 
-def test_nobody_waits_without_a_watcher(path: Path) -> None:
+def test_without_a_watcher_the_program_does_not_wait(path: Path) -> None:
     assert wait_for(path, 60)
     path.touch()
     assert wait_for(path, 60)
 
 
-def test_one_holds_it_and_gives_it_back(path: Path) -> None:
+def test_one_process_holds_the_lock_and_releases_it(path: Path) -> None:
     first, second = Lock(path), Lock(path)
     assert first.take()
     assert first.take()
@@ -68,7 +68,7 @@ def test_waiting_leaves_the_lock_free(path: Path) -> None:
     taken.release()
 
 
-def test_the_kernel_gives_it_back_when_the_watcher_is_killed(path: Path) -> None:
+def test_the_kernel_releases_the_lock_of_a_killed_watcher(path: Path) -> None:
     holder = _holder(path)
     assert not wait_for(path, 0)
     holder.kill()
@@ -76,7 +76,7 @@ def test_the_kernel_gives_it_back_when_the_watcher_is_killed(path: Path) -> None
     holder.communicate()
 
 
-def test_a_forked_watcher_holds_it_from_its_first_moment(path: Path) -> None:
+def test_a_forked_watcher_holds_the_lock_from_its_first_moment(path: Path) -> None:
     """Taken before the fork; the parent's copy goes with its exec."""
     code = """
 import os, sys
@@ -105,7 +105,7 @@ def test_a_directory_that_cannot_be_written_gives_no_lock(tmp_path: Path) -> Non
     assert not Lock(tmp_path / "gone" / "lock").take()
 
 
-def test_where_files_cannot_be_locked_nobody_waits(
+def test_without_file_locks_the_program_does_not_wait(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(file: int, how: int) -> None:
@@ -188,7 +188,7 @@ def _waited_s(
     return time.now - began
 
 
-def test_a_watcher_that_hangs_is_waited_for_one_second(
+def test_the_program_waits_one_second_for_a_watcher_that_hangs(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Lock(path)

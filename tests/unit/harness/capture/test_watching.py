@@ -116,7 +116,7 @@ def _times(directory: RunDirectory) -> list[float]:
     return [(sample.at_ns - 5 * SECOND) / SECOND for sample in directory.telemetry(0)]
 
 
-def test_ten_samples_a_second_until_its_death(directory: RunDirectory) -> None:
+def test_a_program_is_sampled_ten_times_a_second_until_its_death(directory: RunDirectory) -> None:
     ending = _watch(directory, 3.05)
     assert (ending.kind, ending.exit_code, ending.problem) == ("death", 3, "")
     assert ending.at_ns == 5 * SECOND + int(3.05 * SECOND)
@@ -146,7 +146,7 @@ def test_lines_are_appended_once_a_second(
     assert sizes == [11, 10, 10, 10]
 
 
-def test_its_goodbye_is_noticed_within_a_tick(directory: RunDirectory) -> None:
+def test_the_last_capture_is_noticed_within_one_poll(directory: RunDirectory) -> None:
     def say(after_ns: int) -> None:
         if after_ns >= 2 * SECOND:
             _write_capture(directory, ended="raised", pid=7, ended_ns=after_ns)
@@ -157,22 +157,22 @@ def test_its_goodbye_is_noticed_within_a_tick(directory: RunDirectory) -> None:
     assert _times(directory)[-1] == pytest.approx(2.0, abs=0.11), "a last look while it waits"
 
 
-def test_a_capture_that_still_runs_is_no_goodbye(directory: RunDirectory) -> None:
+def test_a_capture_of_a_running_program_does_not_end_the_watching(directory: RunDirectory) -> None:
     ending = _watch(directory, 1, lambda after: _write_capture(directory, pid=7, steps=after))
     assert ending.kind == "death"
 
 
-def test_a_damaged_capture_is_no_goodbye(directory: RunDirectory) -> None:
+def test_a_damaged_capture_does_not_end_the_watching(directory: RunDirectory) -> None:
     directory.capture_file(0).write_bytes(b'{"ended": "fini')
     assert _watch(directory, 1).kind == "death"
 
 
-def test_the_goodbye_of_an_earlier_attempt_is_not_this_ones(directory: RunDirectory) -> None:
+def test_the_last_capture_of_an_earlier_attempt_does_not_count(directory: RunDirectory) -> None:
     _write_capture(directory, ended="raised", pid=6)
     assert _watch(directory, 1).kind == "death"
 
 
-def test_a_goodbye_just_before_its_death_counts(directory: RunDirectory) -> None:
+def test_a_last_capture_just_before_the_death_counts(directory: RunDirectory) -> None:
     def say(after_ns: int) -> None:
         if after_ns >= SECOND:
             _write_capture(directory, ended="finished", pid=7)
@@ -311,7 +311,7 @@ def test_the_exit_code_can_be_had_after_a_goodbye(
         ("import os; os.kill(os.getpid(), 11)", -signal.SIGSEGV),
     ],
 )
-def test_the_exit_code_of_a_process_somebody_else_collected(
+def test_the_exit_code_of_a_process_that_its_parent_collected_is_known(
     start: Callable[..., subprocess.Popen[bytes]], code: str, expected: int
 ) -> None:
     waits = "import sys; print(__import__('os').getpid(), flush=True); sys.stdin.readline();"
@@ -331,7 +331,7 @@ def test_the_exit_code_of_a_process_somebody_else_collected(
 @has_pidfds
 @pytest.mark.skipif(not telemetry.has_proc(), reason="needs /proc")
 @pytest.mark.parametrize(("code", "expected"), [("raise SystemExit(7)", 7), ("", 0)])
-def test_the_exit_code_while_nobody_has_collected_it(
+def test_the_exit_code_of_a_process_that_nobody_collected_is_known(
     start: Callable[..., subprocess.Popen[bytes]], code: str, expected: int
 ) -> None:
     program = start(code)  # this process collects it only at the test's end

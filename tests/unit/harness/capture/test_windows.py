@@ -30,7 +30,7 @@ def test_a_program_of_twenty_steps_is_traced_and_timed() -> None:
     assert labels(seen) == "sss" + "l" * 10 + "ttt" + "d" + "lll"
 
 
-def test_then_it_runs_alone() -> None:
+def test_after_the_windows_the_program_runs_alone() -> None:
     seen = run(Windows(Settings(), 0), 80)
     orders = [order for _, order in seen if order]
     assert orders == ["light", "trace", "untrace", "alone"]
@@ -64,18 +64,18 @@ def test_a_program_of_two_steps_never_leaves_the_first_window(steps: int) -> Non
     assert labels(run(Windows(Settings(), 0), steps)) == "s" * steps
 
 
-def test_full_times_every_step() -> None:
+def test_with_full_every_step_is_timed() -> None:
     seen = run(Windows(Settings(full=True), 0), 500)
     assert "alone" not in [order for _, order in seen]
 
 
-def test_without_a_trace_the_light_window_is_one() -> None:
+def test_without_a_trace_there_is_a_single_light_window() -> None:
     seen = run(Windows(Settings(trace_steps=0, steps=60), 0), 70)
     assert labels(seen[:63]) == "sss" + "l" * 60
     assert seen[62][1] == "alone"
 
 
-def test_a_trace_that_cannot_be_had_leaves_a_light_step_marked() -> None:
+def test_a_trace_that_fails_leaves_a_disturbed_step() -> None:
     windows = Windows(Settings(), 0)
     seen = run(windows, 13)
     assert seen[-1][1] == "trace"
@@ -85,7 +85,7 @@ def test_a_trace_that_cannot_be_had_leaves_a_light_step_marked() -> None:
     assert "trace" not in [order for _, order in later]
 
 
-def test_windows_are_told_with_their_steps() -> None:
+def test_windows_are_returned_with_their_steps() -> None:
     windows = Windows(Settings(), 0)
     run(windows, 20)
     told = windows.all(20 * 50 * MS)
@@ -97,7 +97,7 @@ def test_windows_are_told_with_their_steps() -> None:
     ]
 
 
-def test_begun_again_everything_is_as_at_first() -> None:
+def test_a_restart_resets_the_windows() -> None:
     windows = Windows(Settings(), 0)
     run(windows, 20)
     windows.again(0, 0)

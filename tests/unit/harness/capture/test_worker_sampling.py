@@ -80,7 +80,9 @@ def test_seeded_augmentation_draws_the_same(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(alone, beside, strict=True))
 
 
-def test_what_the_program_put_in_its_place_stays_and_ours_goes_quiet(tmp_path: Path) -> None:
+def test_a_worker_loop_that_the_program_put_in_place_stays_and_ours_stops_sampling(
+    tmp_path: Path,
+) -> None:
     stack_sampling.install(tmp_path)
     ours = torchs._worker_loop
 
@@ -117,7 +119,7 @@ def test_a_folder_full_of_files_gets_no_more(
     assert view.worker_samples == 0
 
 
-def test_a_dataset_that_fails_tells_its_own_traceback(tmp_path: Path) -> None:
+def test_a_dataset_that_fails_shows_its_own_traceback(tmp_path: Path) -> None:
     stack_sampling.install(tmp_path)
     loader = DataLoader([1, None], batch_size=2, num_workers=1)  # type: ignore[arg-type,list-item]
     with pytest.raises(RuntimeError, match="infer dtype") as raised:

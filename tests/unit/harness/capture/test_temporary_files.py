@@ -28,7 +28,7 @@ if __name__ == "__main__":
 """
 
 
-def test_what_python_would_remove_at_the_end_is_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_only_files_that_python_would_remove_at_exit_are_removed(tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     script = tmp_path / "program.py"

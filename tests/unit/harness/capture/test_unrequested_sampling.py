@@ -28,7 +28,7 @@ def samples(made: Recording) -> bool:
     return running
 
 
-def test_a_long_wait_in_the_programs_own_loader_is_looked_into(tmp_path: Path) -> None:
+def test_a_long_wait_for_a_loader_without_workers_starts_sampling(tmp_path: Path) -> None:
     made = recording(tmp_path)
     made.step(1, 30 * MS, 100 * MS)
     before = sys.getswitchinterval()
@@ -37,7 +37,7 @@ def test_a_long_wait_in_the_programs_own_loader_is_looked_into(tmp_path: Path) -
     assert samples(made)
 
 
-def test_a_short_wait_or_one_for_workers_is_not(tmp_path: Path) -> None:
+def test_a_short_wait_or_a_wait_for_workers_does_not_start_sampling(tmp_path: Path) -> None:
     made = recording(tmp_path)
     made.sample(makes_batches=True)
     assert not samples(made)
@@ -49,7 +49,7 @@ def test_a_short_wait_or_one_for_workers_is_not(tmp_path: Path) -> None:
     assert not samples(made)
 
 
-def test_asked_for_it_always_samples(tmp_path: Path) -> None:
+def test_requested_sampling_always_starts(tmp_path: Path) -> None:
     made = recording(tmp_path, python=True)
     before = sys.getswitchinterval()
     made.sample(makes_batches=False)
@@ -57,7 +57,9 @@ def test_asked_for_it_always_samples(tmp_path: Path) -> None:
     assert samples(made)
 
 
-def test_unasked_it_is_shorter_and_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampling_that_was_not_requested_is_shorter_and_smaller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines: list[bytes] = []
     one = stack_sampling.Sampler(lines.append, "worker", requested=False)
     assert (

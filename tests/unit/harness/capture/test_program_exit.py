@@ -28,12 +28,14 @@ def waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
     return asked
 
 
-def test_the_watcher_is_waited_for_once_it_was_told(waits: list[Path], tmp_path: Path) -> None:
+def test_the_program_waits_for_the_watcher_after_its_last_capture(
+    waits: list[Path], tmp_path: Path
+) -> None:
     program_exit.farewell(str(tmp_path), "0")
     assert waits == [tmp_path / ".watch-rank0.lock"]
 
 
-def test_on_a_full_disk_nobody_is_waited_for(
+def test_on_a_full_disk_the_program_does_not_wait_for_the_watcher(
     waits: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int, data: bytes) -> int:
