@@ -32,14 +32,14 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_what_was_stored_is_loaded_by_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_ceilings_are_loaded_by_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Entry(key=KEY, ceilings=(_product("float32", 1e11),), conditions=("busy",))
     ceiling_cache.store(entry)
     _forget(monkeypatch)
     assert ceiling_cache.load(KEY) == entry
 
 
-def test_nothing_is_left_but_the_one_file(tmp_path: Path) -> None:
+def test_storing_leaves_no_temporary_file(tmp_path: Path) -> None:
     ceiling_cache.store(Entry(key=KEY))
     assert [path.suffix for path in _files(tmp_path)] == [".json"]
 

@@ -72,11 +72,11 @@ def test_a_name_as_the_driver_reports_it_finds_its_product(name: str, product: s
         "AMD Radeon RX 7900 XTX",
     ],
 )
-def test_a_sibling_a_slice_or_a_stranger_finds_none(name: str) -> None:
+def test_a_sibling_a_slice_or_an_unknown_device_has_no_datasheet(name: str) -> None:
     assert match(name) is None
 
 
-def test_a_slice_that_keeps_the_name_is_told_by_its_multiprocessors() -> None:
+def test_a_slice_with_the_same_name_is_recognised_by_its_multiprocessors() -> None:
     assert match("AMD Instinct MI300X", cores=304) is not None
     assert match("AMD Instinct MI300X", cores=38) is None  # one of eight, CPX mode
     assert match("AMD Instinct MI250X / MI250", cores=104) is None  # the smaller MI250

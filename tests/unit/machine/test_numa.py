@@ -55,7 +55,7 @@ def test_nodes_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert [one.physical for one in found] == [1, 1, 1]  # nobody told of siblings
 
 
-def test_where_nothing_is_told_there_are_no_nodes(tmp_path: Path) -> None:
+def test_without_sysfs_there_are_no_nodes(tmp_path: Path) -> None:
     assert processor.nodes(range(8), tmp_path / "none") == ()
     assert processor.nodes(range(8), write(tmp_path, {f"{NODES}/node0/cpulist": "garbage"})) == ()
 
@@ -84,13 +84,13 @@ def test_an_address_is_written_as_sysfs_does(pci: str, name: str) -> None:
     assert processor.sysfs_name(pci) == name
 
 
-def test_what_torch_told_needs_no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pci_address_from_torch_needs_no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "session", lambda: pytest.fail("NVML was started"))
     assert processor.gpu_address(nvml.Address(pci="00000000:3b:00.0")) == "0000:3b:00.0"
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_an_address_torch_did_not_tell_is_asked_of_nvml(
+def test_a_pci_address_that_torch_lacks_comes_from_nvml(
     monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
     def handle(uuid: str) -> str:

@@ -42,7 +42,7 @@ def test_a_power_cap_is_told_from_heat() -> None:
     )
 
 
-def test_an_unexplained_slowdown_is_still_said() -> None:
+def test_an_unexplained_slowdown_is_reported() -> None:
     (said,) = throttle_sentences([_reading(nvml.HW_SLOWDOWN)])
     assert said.startswith("hardware slowdown")
 
@@ -64,15 +64,15 @@ def test_another_process_is_counted_with_its_memory() -> None:
     assert "93 % busy" in said
 
 
-def test_memory_without_a_listed_process_is_said_in_a_container() -> None:
+def test_memory_without_a_listed_process_is_reported_in_a_container() -> None:
     assert "unlisted other processes" in _tenants(Tenants(used_bytes=31 * GIB))
 
 
-def test_our_own_process_under_a_foreign_id_is_not_a_stranger() -> None:
+def test_our_own_process_under_another_id_is_not_counted() -> None:
     assert _tenants(Tenants(pids=(31337,), used_bytes=GIB), has_context=True) == ""
 
 
-def test_our_own_work_is_not_called_anothers() -> None:
+def test_our_own_work_is_not_reported() -> None:
     after = Tenants(pids=(7,), utilisation_percent=99)
     assert _tenants(after, has_context=True, has_run=True) == ""
     assert "99 % busy" in _tenants(after)
@@ -86,7 +86,7 @@ def test_a_quiet_host_is_not_mentioned() -> None:
     assert host_sentences(_times(0, 0), _times(1, 2, own=2), 2, 1.9, 2) == ()
 
 
-def test_others_load_and_steal_are_said_with_numbers() -> None:
+def test_other_load_and_stolen_time_are_reported_with_numbers() -> None:
     said = host_sentences(_times(0, 0), _times(1, 1.8, steal=0.1, own=0.5), 2, 5.25, 2)
     assert said == (
         "other processes use 1.3 of 2 cores",
@@ -95,7 +95,7 @@ def test_others_load_and_steal_are_said_with_numbers() -> None:
     )
 
 
-def test_governors_and_caps_are_said_where_they_restrict() -> None:
+def test_governors_and_caps_are_reported_if_they_restrict_the_clock() -> None:
     assert frequency_sentences("performance", "acpi-cpufreq", 3_500_000, 3_500_000) == ()
     assert frequency_sentences("powersave", "intel_pstate", 3_500_000, 3_500_000) == ()
     assert "powersave" in frequency_sentences("powersave", "acpi-cpufreq", 0, 0)[0]

@@ -70,7 +70,7 @@ def test_ceilings_measures_only_what_is_missing(monkeypatch: pytest.MonkeyPatch)
     assert asked == ["float64"]
 
 
-def test_what_was_measured_on_a_busy_machine_is_measured_again_when_it_is_quiet(
+def test_ceilings_of_a_busy_machine_are_measured_again_when_it_is_quiet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(DisturbanceWatch, "others", lambda _: ("other processes use 2 of 2 cores",))
@@ -83,7 +83,7 @@ def test_what_was_measured_on_a_busy_machine_is_measured_again_when_it_is_quiet(
     assert not again.disturbed
 
 
-def test_a_ceiling_measured_during_a_burst_of_others_is_marked_alone(
+def test_only_the_ceiling_measured_during_a_burst_is_marked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spans = iter([False, False, True, False])
@@ -113,7 +113,7 @@ def test_an_exceeded_ceiling_is_remembered_and_measured_again_when_it_is_quiet(
     assert machine.ceilings("cpu", ["float32"]).ceiling("matmul", "float32") is not None
 
 
-def test_a_dtype_that_cannot_be_done_is_left_out_with_a_reason(
+def test_a_dtype_that_cannot_be_computed_is_listed_with_a_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(*_: object) -> object:

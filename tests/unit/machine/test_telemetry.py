@@ -103,7 +103,7 @@ def test_visible_devices_are_read_as_cuda_reads_them(
     assert visible_devices(visible, UUIDS) == indices
 
 
-def test_reasons_are_said_in_words() -> None:
+def test_throttle_reasons_are_given_in_words() -> None:
     assert nvml.reason_words(0) == nvml.reason_words(0x1) == ()
     assert nvml.reason_words(nvml.SW_POWER_CAP) == ("power cap",)
     assert nvml.reason_words(nvml.HW_THERMAL | nvml.HW_SLOWDOWN) == ("thermal",)
@@ -153,14 +153,14 @@ def test_a_gpu_with_the_programs_process_is_taken_and_kept() -> None:
     assert (found.index, found.others) == (1, 1)
 
 
-def test_ids_of_another_namespace_do_not_make_the_program_its_own_neighbour() -> None:
+def test_with_ids_of_another_namespace_the_program_is_not_counted_as_another() -> None:
     (device,) = Devices(MadeUpLibrary({0: [40_001], 1: []}), "0").sample(0, [7])
     assert (device.others, device.ours) == (0, False)
     (device,) = Devices(MadeUpLibrary({0: [40_001, 40_002], 1: []}), "0").sample(0, [7])
     assert device.others == 1
 
 
-def test_what_the_driver_does_not_say_is_none() -> None:
+def test_readings_that_the_driver_lacks_are_none() -> None:
     (device,) = Devices(MadeUpLibrary({0: [], 1: []}), "GPU-1").sample(0, [7])
     assert (device.index, device.energy_j, device.power_w) == (1, 2.5, None)
     assert device.utilisation_percent is device.sm_mhz is device.temperature_c is None
@@ -181,7 +181,7 @@ def _zone(root: Path, folder: str, name: str, energy: int | None) -> Path:
     return zone
 
 
-def test_packages_are_added_and_what_is_inside_them_is_not(tmp_path: Path) -> None:
+def test_package_energy_is_added_without_its_subzones(tmp_path: Path) -> None:
     first = _zone(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
     second = _zone(tmp_path, "intel-rapl:1", "package-1", 2_000_000)
     _zone(tmp_path, "intel-rapl:0:0", "core", 9)

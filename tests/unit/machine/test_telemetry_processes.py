@@ -81,7 +81,7 @@ def test_counters_are_read_from_a_name_with_brackets_and_spaces(proc: MadeUpProc
     assert (sample.read_bytes, sample.write_bytes) == (4096, 512)
 
 
-def test_new_workers_are_found_and_ended_ones_left_out(proc: MadeUpProc) -> None:
+def test_new_workers_are_found_and_ended_ones_skipped(proc: MadeUpProc) -> None:
     tree = ProcessTree(10, proc=str(proc.root))
     assert _pids(tree) == [10, 11, 12]
     proc.put(30, 10)
@@ -107,12 +107,12 @@ def test_an_id_used_again_by_a_stranger_is_not_a_worker(proc: MadeUpProc) -> Non
     assert _pids(tree) == [10, 11]
 
 
-def test_the_dead_whom_nobody_collected_are_left_out(proc: MadeUpProc) -> None:
+def test_zombie_processes_are_skipped(proc: MadeUpProc) -> None:
     proc.put(11, 10, state="Z")
     assert 11 not in _pids(ProcessTree(10, proc=str(proc.root)))
 
 
-def test_what_vanishes_between_listing_and_reading_is_skipped(proc: MadeUpProc) -> None:
+def test_a_process_that_ends_between_listing_and_reading_is_skipped(proc: MadeUpProc) -> None:
     tree = ProcessTree(10, proc=str(proc.root))
     pids = tree.pids()
     proc.drop(12)
@@ -164,7 +164,7 @@ def test_a_real_program_and_its_workers_are_seen(family: subprocess.Popen[bytes]
     assert all(w.worker and w.cpu_s > 0 and w.rss_bytes > 16 << 20 for w in workers)
 
 
-def test_the_portable_way_sees_the_same(family: subprocess.Popen[bytes]) -> None:
+def test_the_portable_tree_finds_the_same_processes(family: subprocess.Popen[bytes]) -> None:
     program, *workers = PortableProcessTree(family.pid).sample()
     assert program.pid == family.pid
     assert not program.worker
@@ -172,7 +172,7 @@ def test_the_portable_way_sees_the_same(family: subprocess.Popen[bytes]) -> None
     assert len(workers) == 2
 
 
-def test_the_portable_way_has_nothing_on_a_process_that_is_gone() -> None:
+def test_the_portable_tree_has_no_sample_of_an_ended_process() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert PortableProcessTree(gone.pid).sample() == ()

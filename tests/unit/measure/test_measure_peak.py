@@ -18,7 +18,7 @@ def floats(megabytes: int) -> torch.Tensor:
     return torch.empty(megabytes * MB // 4)
 
 
-def test_the_peak_is_the_most_alive_at_one_time_not_the_last_nor_the_sum() -> None:
+def test_the_peak_is_the_largest_total_at_one_time() -> None:
     kept: list[torch.Tensor] = []
 
     def step() -> None:
@@ -32,7 +32,7 @@ def test_the_peak_is_the_most_alive_at_one_time_not_the_last_nor_the_sum() -> No
     assert peak.reserved_bytes is None
 
 
-def test_what_is_alive_together_adds_up_on_top_of_the_static_bytes() -> None:
+def test_allocations_add_to_the_static_bytes() -> None:
     def step() -> torch.Tensor:
         first, second = floats(8), floats(4)
         return first[:1] + second[:1]
@@ -42,7 +42,7 @@ def test_what_is_alive_together_adds_up_on_top_of_the_static_bytes() -> None:
     assert peak.static_bytes == 7 * MB
 
 
-def test_what_the_step_frees_of_the_static_bytes_makes_room() -> None:
+def test_freed_static_bytes_lower_the_peak() -> None:
     held: list[torch.Tensor] = []
 
     def step() -> None:
@@ -67,7 +67,7 @@ def test_a_training_step_that_drops_its_gradients_counts_them_once() -> None:
     assert 2 * gradient <= peak.peak_bytes <= 2 * gradient + 3 * output
 
 
-def test_what_prepare_allocates_and_frees_is_not_in_the_peak() -> None:
+def test_allocations_of_prepare_are_not_in_the_peak() -> None:
     peak = measure_peak(lambda: floats(3), "cpu", 0, "inference", prepare=lambda: floats(50))
     assert peak.peak_bytes == 3 * MB
 
@@ -80,7 +80,7 @@ def test_a_backward_is_seen() -> None:
     assert gradient <= peak.peak_bytes <= gradient + 3 * output
 
 
-def test_what_the_step_raises_comes_through_and_the_profiler_is_off() -> None:
+def test_an_error_of_the_step_is_passed_on_and_the_profiler_is_off() -> None:
     def step() -> None:
         raise ValueError("the user's own")
 
@@ -89,7 +89,7 @@ def test_what_the_step_raises_comes_through_and_the_profiler_is_off() -> None:
     assert measure_peak(lambda: floats(1), "cpu", 0, "inference").peak_bytes == MB
 
 
-def test_inside_another_profiler_it_says_so() -> None:
+def test_another_running_profiler_is_an_error() -> None:
     with (
         torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]),
         pytest.raises(RidgelineError, match="already running"),
@@ -100,12 +100,12 @@ def test_inside_another_profiler_it_says_so() -> None:
 @pytest.mark.parametrize(
     ("device", "mode", "word"), [("cpu", "neither", "'neither'"), ("tpu", "inference", "'tpu'")]
 )
-def test_nonsense_is_a_sentence(device: str, mode: str, word: str) -> None:
+def test_invalid_arguments_are_errors(device: str, mode: str, word: str) -> None:
     with pytest.raises(UsageError, match=word):
         measure_peak(lambda: None, device, 0, mode)
 
 
-def test_only_the_users_own_words_reach_stderr(tmp_path: Path) -> None:
+def test_only_the_users_own_output_reaches_stderr(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import os, torch\n"

@@ -43,7 +43,7 @@ def test_every_variant_runs_once_a_round_and_its_place_is_noted() -> None:
         assert [order.index(name) for name in "abc"] == list(taken.positions)
 
 
-def test_orders_vary_and_come_again_with_the_same_seed() -> None:
+def test_orders_vary_and_are_repeated_by_the_same_seed() -> None:
     def orders(seed: int) -> list[tuple[int, ...]]:
         machine = Machine()
         rounds = Rounds(seed, machine.now_ns)
@@ -56,7 +56,7 @@ def test_orders_vary_and_come_again_with_the_same_seed() -> None:
     assert orders(1) != orders(2)
 
 
-def test_the_data_is_looked_at_only_where_the_plan_says() -> None:
+def test_looks_happen_only_where_planned() -> None:
     machine, asked = Machine(), []
     rounds = Rounds(0, machine.now_ns)
 
@@ -78,7 +78,7 @@ def test_a_round_that_would_end_beyond_the_limit_is_not_begun() -> None:
     assert len(rounds.taken) == 10
 
 
-def test_what_was_taken_before_an_interrupt_stays_and_half_a_round_does_not() -> None:
+def test_an_interrupt_keeps_whole_rounds_only() -> None:
     machine = Machine()
     rounds = Rounds(0, machine.now_ns)
     left = [7]
@@ -95,7 +95,7 @@ def test_what_was_taken_before_an_interrupt_stays_and_half_a_round_does_not() ->
     assert all(len(taken.blocks) == 2 for taken in rounds.taken)
 
 
-def test_a_variant_that_fails_comes_out_unchanged() -> None:
+def test_an_error_of_a_variant_is_passed_on() -> None:
     def fails() -> Block:
         raise ValueError("broken")
 

@@ -93,7 +93,7 @@ def test_sampling_ends_with_the_budget(fake_clock: Any) -> None:
     assert clock.now_ns() <= 3.1 * SECOND
 
 
-def test_sampling_ends_with_the_most_samples(fake_clock: Any) -> None:
+def test_sampling_ends_at_max_samples(fake_clock: Any) -> None:
     latency = time_calls(nothing, clock=fake_clock(noisy(1 * MS)), max_samples=150)
     assert len(latency.samples_ns) <= 150
     assert len(latency.warmup_ns) <= 160
@@ -120,7 +120,7 @@ def test_a_minute_of_compiling_does_not_make_the_call_slow(fake_clock: Any) -> N
     assert latency.warmup_ns[0] == 60 * SECOND
 
 
-def test_a_wide_spread_is_warned_of(fake_clock: Any) -> None:
+def test_a_wide_spread_gives_a_warning(fake_clock: Any) -> None:
     latency = time_calls(nothing, clock=fake_clock(noisy(10 * MS, 0.3)))
     assert any("spreads over" in line for line in latency.warnings)
 
@@ -132,13 +132,13 @@ def test_a_busy_host_shows_in_processor_time(fake_clock: Any) -> None:
     assert quiet.warnings == ()
 
 
-def test_samples_that_come_in_runs_are_warned_of(fake_clock: Any) -> None:
+def test_correlated_samples_give_a_warning(fake_clock: Any) -> None:
     levels = np.repeat(np.random.default_rng(0).normal(10, 0.3, size=400), 4) * MS
     latency = time_calls(nothing, clock=fake_clock(iter(levels)), warmup_s=0)
     assert any("resemble each other" in line for line in latency.warnings)
 
 
-def test_work_that_events_cannot_see_is_warned_of(fake_clock: Any) -> None:
+def test_work_on_another_stream_gives_a_warning(fake_clock: Any) -> None:
     def on_device(event_share: float) -> Any:
         return fake_clock(
             noisy(10 * MS),
@@ -157,7 +157,7 @@ def test_work_that_events_cannot_see_is_warned_of(fake_clock: Any) -> None:
     assert seen.wall_median_ns == pytest.approx(seen.summary.median_ns / 0.97, rel=0.01)
 
 
-def test_progress_is_told_in_order_and_never_beyond_one(fake_clock: Any) -> None:
+def test_progress_is_reported_in_order_and_never_beyond_one(fake_clock: Any) -> None:
     told: list[tuple[str, float]] = []
     clock = fake_clock(noisy(10 * MS))
     time_calls(nothing, clock=clock, on_progress=lambda phase, share: told.append((phase, share)))
@@ -168,7 +168,7 @@ def test_progress_is_told_in_order_and_never_beyond_one(fake_clock: Any) -> None
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("the user's own")])
-def test_what_the_call_raises_comes_through_and_collection_is_on_again(
+def test_an_error_of_the_call_is_passed_on_and_collection_is_on_again(
     error: BaseException,
 ) -> None:
     seen: list[bool] = []
@@ -202,12 +202,12 @@ def test_the_real_clock_gives_a_whole_record() -> None:
     assert 0 < latency.summary.min_ns <= latency.summary.median_ns
 
 
-def test_a_device_nobody_has_heard_of_is_a_sentence() -> None:
+def test_an_unknown_device_is_an_error() -> None:
     with pytest.raises(UsageError, match="'tpu'"):
         time_calls(nothing, "tpu")
 
 
-def test_a_gpu_that_is_not_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -75,7 +75,7 @@ def test_a_cache_is_used_and_its_gain_computed(fake_clock: Any) -> None:
     assert all(len(row) == 5 for row in result.cached.samples_ns)
 
 
-def test_a_cache_that_changes_the_tokens_is_told(fake_clock: Any) -> None:
+def test_a_cache_that_changes_the_tokens_gives_a_note(fake_clock: Any) -> None:
     class Wrong(Caching):
         def forward(
             self, ids: Tensor, past_key_values: int | None = None, use_cache: bool = False
@@ -165,7 +165,7 @@ def test_logits_are_found_in_tuples_and_objects(fake_clock: Any) -> None:
     assert result.batch == 1
 
 
-def test_what_holds_no_logits_is_a_sentence(fake_clock: Any) -> None:
+def test_an_output_without_logits_is_an_error(fake_clock: Any) -> None:
     class Classifier(Counting):
         def forward(self, ids: Tensor) -> Tensor:
             return super().forward(ids)[:, -1]
@@ -183,7 +183,7 @@ def test_an_encoder_decoder_is_refused() -> None:
 
 
 @pytest.mark.parametrize("prompt", [torch.zeros(2, 3), torch.ones(1, 2, 3).long()])
-def test_a_prompt_that_is_no_ids_is_refused(prompt: Tensor) -> None:
+def test_a_prompt_without_token_ids_is_refused(prompt: Tensor) -> None:
     with pytest.raises(UsageError, match="expected whole token ids"):
         time_generation(Counting(), prompt, 3, "cpu", 1)
 

@@ -17,7 +17,7 @@ def with_samples(table: RoundTable, samples: np.ndarray) -> RoundTable:
     return RoundTable(samples=samples, positions=table.positions)
 
 
-def test_a_slower_a_faster_and_an_equal_candidate_are_told_apart() -> None:
+def test_slower_faster_and_equal_candidates_get_their_verdicts() -> None:
     table = simulated_rounds(60, 5, effects=[1, 1, 1.3, 0.7, 1], sigma=0.02, seed=1)
     found = look(table)
     assert found.verdicts == ("SLOWER", "FASTER", "SAME")
@@ -26,13 +26,13 @@ def test_a_slower_a_faster_and_an_equal_candidate_are_told_apart() -> None:
     assert len(found.reasons) == 3
 
 
-def test_noise_too_large_for_the_rounds_is_undecided_and_says_so() -> None:
+def test_too_much_noise_is_undecided_with_the_reason() -> None:
     found = look(simulated_rounds(15, 3, effects=[1, 1, 1.01], sigma=0.1, seed=3))
     assert found.verdicts == ("UNDECIDED",)
     assert "rounds_factor" in found.reasons[0].facts
 
 
-def test_nothing_is_called_where_identical_code_differs() -> None:
+def test_there_is_no_verdict_if_identical_code_differs() -> None:
     table = simulated_rounds(60, 3, effects=[1, 1.1, 1.5], sigma=0.03, seed=4)
     found = look(table)
     assert found.control.differs
@@ -64,7 +64,7 @@ def test_a_comparison_without_candidates_has_its_control() -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 5])
-def test_too_few_rounds_are_undecided_however_plain(rounds: int) -> None:
+def test_too_few_rounds_are_undecided_however_large_the_difference(rounds: int) -> None:
     found = look(simulated_rounds(rounds, 3, effects=[1, 1, 9], sigma=0.001, seed=8))
     assert found.verdicts == ("UNDECIDED",)
     assert found.reasons[0].code == VerdictCode.TOO_FEW_ROUNDS
@@ -86,7 +86,7 @@ def test_the_unit_of_time_does_not_matter() -> None:
     assert back.estimates[0].ci_low == pytest.approx(there.estimates[0].ci_low)
 
 
-def test_processes_that_disagree_keep_a_verdict_back() -> None:
+def test_processes_that_disagree_prevent_a_verdict() -> None:
     table = simulated_rounds(60, 3, effects=[1, 1, 1.04], sigma=0.01, seed=11)
     process = np.arange(60) % 4
     apart = np.exp(np.array([0.06, -0.05, 0.04, -0.06]))[process]
@@ -117,7 +117,7 @@ def test_the_same_rounds_and_seed_give_the_same_analysis() -> None:
     assert look(table) == look(table)
 
 
-def test_tables_that_are_none_are_refused() -> None:
+def test_invalid_tables_are_refused() -> None:
     table = simulated_rounds(10, 3, seed=14)
     bad = table.samples.copy()
     bad[3, 2] = np.nan

@@ -99,7 +99,7 @@ def test_identical_code_is_called_different_in_six_percent_at_most(
 @pytest.mark.parametrize(
     ("rounds", "runs"), [(8, 400), (15, 400), (30, 400), (60, 400), (200, 150)]
 )
-def test_intervals_of_identical_code_leave_out_one_in_six_percent_at_most(
+def test_intervals_of_identical_code_exclude_one_in_six_percent_at_most(
     rounds: int, runs: int
 ) -> None:
     found = shares(Setting(rounds=rounds, runs=runs))
@@ -119,7 +119,7 @@ def test_less_noise_finds_it_nearly_always() -> None:
     assert shares(Setting(effect=1 / 1.05, sigma=0.05, looks=True, runs=150)).called >= 0.98
 
 
-def test_stalls_cost_power_and_not_truth() -> None:
+def test_stalls_lower_the_power_but_not_the_error_rate() -> None:
     found = shares(Setting(effect=1.10, stalls=0.10, runs=200))
     assert found.called >= 0.90
     assert found.covered >= 1 - at_most(0.06, 200)
@@ -131,6 +131,6 @@ def test_five_equal_candidates_are_no_more_often_called_different() -> None:
     assert found.left_out_one <= at_most(0.06, 200)
 
 
-def test_one_variant_after_the_other_with_welch_lies_in_most_runs() -> None:
+def test_welch_on_one_variant_after_the_other_is_wrong_in_most_runs() -> None:
     called = sum(welch_p_value(*sequential_samples(60, seed=seed)) < 0.05 for seed in range(300))
     assert called / 300 >= 0.40

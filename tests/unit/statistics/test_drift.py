@@ -7,7 +7,7 @@ from ridgeline.statistics import simulated_rounds
 from ridgeline.statistics.samples import drift
 
 
-def test_a_machine_that_slows_down_is_said_to_by_how_much() -> None:
+def test_the_drift_of_a_machine_that_slows_down_is_measured() -> None:
     rng = np.random.default_rng(0)
     found = drift(100 * np.linspace(1.0, 1.2, 60) * np.exp(0.02 * rng.normal(size=60)))
     assert found.significant
@@ -26,7 +26,7 @@ def test_one_stall_is_no_drift() -> None:
     assert abs(found.share) < 0.01
 
 
-def test_noise_that_comes_in_runs_is_rarely_a_drift() -> None:
+def test_correlated_noise_is_rarely_called_a_drift() -> None:
     found = [
         drift(simulated_rounds(60, 2, drift=0.0, seed=seed).samples[:, 0]) for seed in range(300)
     ]
@@ -40,7 +40,7 @@ def test_a_long_series_is_folded_and_keeps_its_drift() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_three_rounds_say_nothing(count: int) -> None:
+def test_three_rounds_have_no_drift(count: int) -> None:
     found = drift(np.arange(1.0, count + 1))
     assert (found.share, found.significant) == (0.0, False)
 
@@ -50,6 +50,6 @@ def test_equal_samples_do_not_drift() -> None:
     assert (found.share, found.significant) == (0.0, False)
 
 
-def test_what_are_no_times_is_refused() -> None:
+def test_invalid_times_are_refused() -> None:
     with pytest.raises(ValueError, match="finite and above zero"):
         drift([1.0, -1.0, 2.0, 3.0])

@@ -147,6 +147,8 @@ def test_zeros_are_a_constant_zero() -> None:
         ([1, 2], [float("nan"), 2.0], "finite"),
     ],
 )
-def test_what_is_no_sweep_is_refused(sizes: list[float], values: list[float], reason: str) -> None:
+def test_invalid_sizes_and_values_are_refused(
+    sizes: list[float], values: list[float], reason: str
+) -> None:
     with pytest.raises(ValueError, match=reason):
         fit_law(sizes, values)

@@ -20,7 +20,7 @@ def holm_rejects(p_values: list[float], alpha: float) -> list[bool]:
 
 
 @given(st.lists(st.floats(0.0, 0.1) | probabilities, max_size=8))
-def test_below_its_level_is_rejected_by_holm(p_values: list[float]) -> None:
+def test_a_p_value_below_its_level_is_rejected_by_holm(p_values: list[float]) -> None:
     # A hair's breadth beside the levels, division and multiplication round differently.
     p_values = [round(p, 6) + 1e-9 for p in p_values if p < 0.999]
     levels = holm_alphas(p_values, 0.05)

@@ -37,7 +37,7 @@ def verdict(low: float, ratio: float, high: float, **changed: Any) -> tuple[str,
     return judge(estimated(low, ratio, high), control(**changed), threshold=0.02)
 
 
-def test_an_interval_without_one_beyond_the_threshold_is_a_difference() -> None:
+def test_an_interval_that_excludes_one_beyond_the_threshold_is_a_difference() -> None:
     found, why = verdict(1.27, 1.31, 1.35)
     assert found == "FASTER"
     assert explain(why) == "1.31 × as fast (1.27 to 1.35), more than the 2 % that matters"
@@ -93,7 +93,7 @@ def test_a_difference_that_does_not_matter_but_might_is_undecided() -> None:
     )
 
 
-def test_an_estimate_at_the_threshold_is_not_promised_an_end() -> None:
+def test_an_estimate_at_the_threshold_gets_no_number_of_rounds() -> None:
     assert verdict(0.98, 1.0199, 1.06)[1].facts["rounds_factor"] == 0
 
 
@@ -106,7 +106,7 @@ def test_a_difference_below_what_identical_code_showed_is_undecided() -> None:
     assert "more than the 4 % between identical code" in explain(why)
 
 
-def test_nothing_is_believed_when_identical_code_differs() -> None:
+def test_verdicts_are_undecided_when_identical_code_differs() -> None:
     found, why = verdict(1.8, 2.0, 2.2, estimate=estimated(1.02, 1.04, 1.06), differs=True)
     assert found == "UNDECIDED"
     assert explain(why) == "identical code measured 4 % apart, so no verdict can be trusted"
@@ -114,7 +114,9 @@ def test_nothing_is_believed_when_identical_code_differs() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 5])
 @pytest.mark.parametrize("reach", [(1.9, 2.0, 2.1), (0.999, 1.0, 1.001)])
-def test_under_six_rounds_nothing_is_said(rounds: int, reach: tuple[float, float, float]) -> None:
+def test_fewer_than_six_rounds_are_undecided(
+    rounds: int, reach: tuple[float, float, float]
+) -> None:
     found, why = judge(estimated(*reach, rounds=rounds), control(), threshold=0.02)
     assert found == "UNDECIDED"
     assert why.code == VerdictCode.TOO_FEW_ROUNDS
@@ -153,14 +155,14 @@ def test_every_case_gets_a_verdict_that_its_interval_allows(
         assert not differ
 
 
-def test_extreme_intervals_get_a_sentence() -> None:
+def test_extreme_intervals_get_a_reason() -> None:
     found, why = verdict(1e-299, 1e-3, 1e293)
     assert found == "UNDECIDED"
     assert "no number of rounds" in explain(why)
     assert verdict(1e200, 1e250, 1e299)[0] == "FASTER"
 
 
-def test_a_threshold_that_is_none_is_refused() -> None:
+def test_an_invalid_threshold_is_refused() -> None:
     for threshold in (-0.01, math.nan, math.inf):
         with pytest.raises(ValueError, match="share that matters"):
             judge(estimated(0.9, 1.0, 1.1), control(), threshold=threshold)

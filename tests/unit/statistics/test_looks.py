@@ -39,13 +39,13 @@ def test_looks_double_and_end_with_the_last_round(most: int, rounds: tuple[int, 
 
 
 @pytest.mark.parametrize("most", [30, 60, 400])
-def test_all_looks_together_err_as_often_as_asked(most: int) -> None:
+def test_all_looks_together_keep_the_level(most: int) -> None:
     looks = plan_looks(most)
     # 200,000 draws: the standard error is 0.0005.
     assert ever_outside(looks.rounds, looks.alphas) == pytest.approx(0.05, abs=0.002)
 
 
-def test_looking_at_the_full_level_each_time_errs_twice_as_often() -> None:
+def test_looks_at_the_full_level_err_twice_as_often() -> None:
     assert ever_outside((15, 30, 60), (0.05,) * 3) > 0.10
 
 

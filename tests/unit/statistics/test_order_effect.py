@@ -18,7 +18,7 @@ def after(table: RoundTable, variant: int, other: int, factor: float) -> np.ndar
     return samples
 
 
-def test_orders_without_effect_are_rarely_found_guilty() -> None:
+def test_orders_without_effect_are_rarely_significant() -> None:
     found = 0
     for seed in range(300):
         table = simulated_rounds(60, 3, seed=seed)
@@ -54,12 +54,12 @@ def test_an_effect_that_speeds_up_has_a_negative_share() -> None:
     assert found.share == pytest.approx(-0.1, abs=0.03)
 
 
-def test_who_ran_before_reaches_over_the_end_of_a_round() -> None:
+def test_the_predecessor_of_a_first_variant_is_the_last_of_the_round_before() -> None:
     positions = np.array([[0, 1, 2], [1, 0, 2], [0, 2, 1]])
     assert _predecessors(positions, None).tolist() == [[-1, 0, 1], [1, 2, 0], [2, 2, 0]]
 
 
-def test_nobody_ran_before_the_first_of_new_processes() -> None:
+def test_the_first_variant_of_new_processes_has_no_predecessor() -> None:
     positions = np.array([[0, 1], [0, 1], [0, 1]])
     assert _predecessors(positions, np.array([0, 0, 1])).tolist() == [[-1, 0], [1, 0], [-1, 0]]
 
@@ -78,7 +78,7 @@ def test_equal_samples_have_no_order_effect() -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, 4])
-def test_few_rounds_say_nothing(rounds: int) -> None:
+def test_few_rounds_have_no_order_effect(rounds: int) -> None:
     table = simulated_rounds(rounds, 3, seed=1)
     assert not order_effect(table.samples, table.positions).significant
 

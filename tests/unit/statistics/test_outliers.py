@@ -44,6 +44,6 @@ def test_counts_do_not_depend_on_the_unit_and_never_exceed_half(samples: list[fl
 
 
 @pytest.mark.parametrize("samples", [[], [float("nan")], [1.0, float("inf")]])
-def test_nothing_and_nonsense_are_refused(samples: list[float]) -> None:
+def test_empty_and_invalid_samples_are_refused(samples: list[float]) -> None:
     with pytest.raises(ValueError, match="need"):
         classify(samples)

@@ -7,7 +7,7 @@ import pytest
 from ridgeline.statistics.samples import pace
 
 
-def test_steps_alike_have_their_median() -> None:
+def test_equal_steps_have_their_median_as_pace() -> None:
     rng = random.Random(0)
     times = [20 + rng.gauss(0, 0.5) for _ in range(60)]
     assert pace(times) == pytest.approx(20, rel=0.02)
@@ -20,8 +20,8 @@ def test_a_stall_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4, 8])
-def test_batches_that_come_in_bursts_are_paid_for(workers: int) -> None:
-    """As fast in the long run as with no workers, though most steps wait for nothing."""
+def test_batches_that_arrive_in_bursts_have_their_mean_as_pace(workers: int) -> None:
+    """In the long run, the loader is as fast as without workers, though most steps do not wait."""
     rng = random.Random(workers)
     times = [
         (20.0 * workers - 2 * (workers - 1) if at % workers == 0 else 2.0) * rng.uniform(0.95, 1.05)
@@ -34,7 +34,7 @@ def test_mostly_slow_steps_are_not_taken_for_all() -> None:
     assert pace([16.0, 16.0, 16.0, 2.0] * 15) == pytest.approx(12.5, rel=0.05)
 
 
-def test_a_slow_head_is_left_out() -> None:
+def test_slow_first_steps_are_excluded() -> None:
     assert pace([500.0, 200.0, *([10.0, 10.1] * 20)]) == pytest.approx(10, rel=0.02)
 
 

@@ -1,4 +1,4 @@
-"""The ratio of two variants: what it is, what its interval covers, and what is refused."""
+"""The ratio of two variants: its value, its interval, and the inputs that are refused."""
 
 import math
 
@@ -40,12 +40,12 @@ def test_twice_as_fast_is_a_ratio_of_two() -> None:
     assert found.level == 0.95
 
 
-def test_equal_times_are_a_ratio_of_one_without_doubt() -> None:
+def test_equal_times_are_a_ratio_of_one_without_an_interval() -> None:
     found = estimate([3.0] * 8, [3.0] * 8, alpha=0.05, seed=0)
     assert (found.ratio, found.ci_low, found.ci_high, found.p_value) == (1.0, 1.0, 1.0, 1.0)
 
 
-def test_what_slows_a_whole_round_drops_out() -> None:
+def test_a_slow_round_cancels_in_the_ratio() -> None:
     base, candidate = noisy(40, 1.1)
     weather = np.exp(np.random.default_rng(9).normal(size=40))
     calm = estimate(base, candidate, alpha=0.05, seed=1)
@@ -99,7 +99,7 @@ def test_copies_with_stalls_do_not_bias_the_ratio() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(variants, st.sampled_from([1e-9, 0.001, 0.0125, 0.05, 0.3]), st.integers(0, 3))
-def test_interval_leaves_out_one_exactly_where_p_is_below_the_level(
+def test_interval_excludes_one_exactly_if_p_is_below_the_level(
     pairs: list[tuple[float, float]], alpha: float, sets: int
 ) -> None:
     base, candidate = zip(*pairs, strict=True)
@@ -112,7 +112,7 @@ def test_interval_leaves_out_one_exactly_where_p_is_below_the_level(
 
 @settings(max_examples=60, deadline=None)
 @given(variants)
-def test_estimate_lies_in_its_interval_and_turns_with_the_arms(
+def test_estimate_lies_in_its_interval_and_inverts_when_variants_are_swapped(
     pairs: list[tuple[float, float]],
 ) -> None:
     base, candidate = zip(*pairs, strict=True)
@@ -178,9 +178,7 @@ def test_ratios_equal_but_for_a_few_still_have_a_width() -> None:
         ([1.0, 1.0], [math.inf, 1.0], "finite"),
     ],
 )
-def test_what_are_no_times_is_refused(
-    base: list[float], candidate: list[float], reason: str
-) -> None:
+def test_invalid_times_are_refused(base: list[float], candidate: list[float], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         estimate(base, candidate, alpha=0.05, seed=0)
 
@@ -191,7 +189,7 @@ def test_processes_must_be_as_many_as_rounds() -> None:
 
 
 @pytest.mark.parametrize("rounds", [6, 8, 12, 30])
-def test_interval_covers_the_ratio_as_often_as_it_says(rounds: int) -> None:
+def test_interval_of_the_ratio_keeps_its_level(rounds: int) -> None:
     inside = 0
     for seed in range(400):
         found = estimate(*noisy(rounds, 1.3, seed=seed), alpha=0.05, seed=seed)
@@ -199,7 +197,7 @@ def test_interval_covers_the_ratio_as_often_as_it_says(rounds: int) -> None:
     assert 0.93 <= inside / 400 <= 0.99
 
 
-def test_ratios_that_come_in_runs_are_drawn_in_blocks() -> None:
+def test_correlated_ratios_are_drawn_in_blocks() -> None:
     rng = np.random.default_rng(4)
     series = np.exp(0.1 * autoregressive(rng, 120, 0.6))
     found = paired_ratio(series, np.ones(120), seed=0)
@@ -212,7 +210,7 @@ def test_ratios_that_come_in_runs_are_drawn_in_blocks() -> None:
     assert found.within_error / shuffled.within_error > 1.4
 
 
-def test_ratios_that_come_in_runs_are_rarely_called_different() -> None:
+def test_correlated_ratios_are_rarely_called_different() -> None:
     called = 0
     for seed in range(300):
         series = np.exp(0.1 * autoregressive(np.random.default_rng(seed), 60, 0.45))

@@ -42,13 +42,13 @@ def test_ten_per_cent_are_found_where_processes_differ_by_three() -> None:
     assert rate(0.03, -math.log(1.1), "slower") > 0.95
 
 
-def test_without_any_spread_nothing_is_known() -> None:
+def test_without_a_spread_the_interval_is_infinite() -> None:
     mean, low, high = Pool().interval([0.5], 0.05)
     assert mean == 0.5
     assert (low, high) == (-math.inf, math.inf)
 
 
-def test_pairs_that_happen_to_agree_prove_no_machine_without_noise() -> None:
+def test_pairs_that_happen_to_agree_keep_the_minimum_spread() -> None:
     pool = Pool()
     pool.add_self_comparison([0.0, 0.0, 0.0])
     assert pool.spread == MIN_SPREAD
@@ -71,7 +71,7 @@ def test_after_two_runs_a_factor_of_two_is_known_by_one_pair() -> None:
 
 
 @pytest.mark.parametrize("sigma", [0.03, 0.06, 0.12])
-def test_a_machine_that_wavers_is_seldom_believed_after_two_runs(sigma: float) -> None:
+def test_varying_times_are_seldom_called_faster_after_two_runs(sigma: float) -> None:
     rng, called = random.Random(5), 0
     for _ in range(600):
         pool = Pool()
@@ -87,7 +87,7 @@ def test_a_machine_that_wavers_is_seldom_believed_after_two_runs(sigma: float) -
     assert called / 600 < 0.06
 
 
-def test_a_run_that_comes_later_counts_as_one_of_the_first() -> None:
+def test_a_run_added_later_counts_like_the_first_ones() -> None:
     logs = [0.0, 0.02, 0.5, -0.1]
     whole, grown = Pool(), Pool()
     whole.add_runs(logs)

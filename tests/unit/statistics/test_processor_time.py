@@ -37,7 +37,7 @@ def hidden(seed: int = 0) -> tuple[RoundTable, RoundTable]:
     return simulated_crowd(10, effects=(1, 1, 1 / 1.5), taken=0.9, seed=seed)
 
 
-def test_a_gain_that_waiting_hides_is_decided_by_processor_time() -> None:
+def test_a_gain_hidden_by_waiting_is_decided_by_processor_time() -> None:
     wall, processor = hidden()
     alone = analyse(wall, alpha=ALPHA, threshold=THRESHOLD)
     assert (alone.verdicts, alone.decided_by) == (("UNDECIDED",), ("",))

@@ -26,7 +26,7 @@ def test_every_variant_runs_once_a_round_in_every_place() -> None:
     assert shares == pytest.approx([0.25] * 4, abs=0.06)
 
 
-def test_effects_lengthen_the_times_of_their_arms() -> None:
+def test_effects_lengthen_the_times_of_their_variants() -> None:
     plain = simulated_rounds(20, 3, seed=3)
     slowed = simulated_rounds(20, 3, effects=[1.0, 1.0, 1.5], seed=3)
     assert slowed.samples[:, 2] == pytest.approx(1.5 * plain.samples[:, 2])
@@ -50,7 +50,7 @@ def test_drift_moves_the_level_over_the_run() -> None:
     assert np.median(moves) == pytest.approx(0.5, abs=0.12)
 
 
-def test_effects_must_be_as_many_as_arms() -> None:
+def test_there_must_be_one_effect_per_variant() -> None:
     with pytest.raises(ValueError, match="as many effects"):
         simulated_rounds(5, 3, effects=[1.0, 1.1], seed=0)
 
@@ -63,7 +63,7 @@ def test_welch_gives_the_worked_example() -> None:
     assert found == pytest.approx(0.021, abs=0.0005)
 
 
-def test_welch_errs_as_often_as_it_says_on_independent_samples() -> None:
+def test_welch_keeps_its_level_on_independent_samples() -> None:
     rng = np.random.default_rng(0)
     called = sum(
         welch_p_value(rng.normal(size=20), 3 * rng.normal(size=8)) < 0.05 for _ in range(2000)

@@ -37,7 +37,7 @@ def test_pure_noise_is_steady_from_the_start(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [30, 100, 300])
-def test_noise_that_comes_in_runs_is_not_a_change(count: int) -> None:
+def test_correlated_noise_is_not_a_change_of_level(count: int) -> None:
     found = answers(lambda rng: 10 * np.exp(0.14 * autoregressive(rng, count, 0.45)))
     assert share(found, lambda start: start is not None and start <= 2) >= 0.85
 
@@ -112,7 +112,7 @@ def test_equal_samples_are_steady() -> None:
 
 
 @pytest.mark.parametrize("samples", [[], [1.0], [1.0, 1.0]])
-def test_under_three_samples_nothing_can_be_said(samples: list[float]) -> None:
+def test_fewer_than_three_samples_are_not_steady(samples: list[float]) -> None:
     assert steady_start(samples) is None
 
 

@@ -59,13 +59,13 @@ def test_five_hundred_samples_give_both_percentiles() -> None:
 
 
 @pytest.mark.parametrize("samples", [[], [float("nan")], [1.0, float("inf")]])
-def test_nothing_and_nonsense_are_errors(samples: list[float]) -> None:
+def test_empty_and_invalid_samples_are_errors(samples: list[float]) -> None:
     with pytest.raises(ValueError, match="needs"):
         summarize(samples)
 
 
 @pytest.mark.parametrize("count", [6, 7, 20, 101])
-def test_interval_covers_the_median_as_often_as_it_says(count: int) -> None:
+def test_interval_of_the_median_keeps_its_level(count: int) -> None:
     rng = np.random.default_rng(count)
     inside = 0
     for _ in range(2000):

@@ -11,13 +11,13 @@ def test_the_interval_of_one_in_thirty_four_is_the_published_one() -> None:
     assert (found.low, found.high) == (pytest.approx(0.0052, abs=1e-4), pytest.approx(0.149, 1e-2))
 
 
-def test_nothing_seen_does_not_mean_never() -> None:
+def test_a_rate_of_zero_has_an_upper_limit() -> None:
     found = wilson(0, 20)
     assert found.low == 0.0
     assert found.high == pytest.approx(0.161, abs=1e-3)
 
 
-def test_always_seen_is_the_mirror_of_never() -> None:
+def test_a_rate_of_one_mirrors_a_rate_of_zero() -> None:
     never, always = wilson(0, 20), wilson(20, 20)
     assert always.high == 1.0
     assert always.low == pytest.approx(1 - never.high)
@@ -28,12 +28,12 @@ def test_more_trials_narrow_it() -> None:
     assert few.low < many.low < 0.05 < many.high < few.high
 
 
-def test_no_trials_leave_everything_open() -> None:
+def test_no_trials_give_the_interval_from_zero_to_one() -> None:
     found = wilson(0, 0)
     assert (found.share, found.low, found.high) == (None, 0.0, 1.0)
 
 
 @pytest.mark.parametrize(("count", "of"), [(3, 2), (-1, 2)])
-def test_what_is_no_rate_is_refused(count: int, of: int) -> None:
+def test_an_invalid_rate_is_refused(count: int, of: int) -> None:
     with pytest.raises(ValueError, match="no rate"):
         wilson(count, of)

@@ -66,7 +66,7 @@ def test_the_first_layer_of_a_chain_has_no_input_gradient(backend: Backend) -> N
 
 
 @everywhere
-def test_an_input_that_asks_for_its_gradient_pays_for_it(backend: Backend) -> None:
+def test_an_input_that_requires_a_gradient_adds_its_work(backend: Backend) -> None:
     cost = trained(chain(), (randn(5, 24, requires_grad=True),), backend)
     forward = FIRST + SECOND + THIRD
     assert macs(cost) == (forward, 0, 2 * forward)
@@ -112,7 +112,7 @@ def test_transposed_convolutions(backend: Backend) -> None:
     assert macs(cost) == (first + second, 0, first + 2 * second)
 
 
-def test_resnet_pays_twice_but_for_its_stem() -> None:
+def test_resnet_backward_is_twice_forward_except_for_the_stem() -> None:
     forward = vision.resnet18_macs(1, 64)
     stem = convolution(1, 3, 64, (7, 7), (32, 32))
     model, _ = vision.resnet18_small()
@@ -124,7 +124,7 @@ STEPS, BATCH, INPUTS, HIDDEN = 7, 3, 10, 12
 
 
 @everywhere
-def test_gru_steps_back_once_less_than_forward(backend: Backend) -> None:
+def test_gru_backward_has_one_step_less_than_forward(backend: Backend) -> None:
     """The first hidden state is zeros, which need no gradient; neither does the input."""
     from_input = STEPS * linear(BATCH, INPUTS, 3 * HIDDEN)
     one_step = linear(BATCH, HIDDEN, 3 * HIDDEN)
@@ -143,7 +143,7 @@ def test_lstm_as_one_operator_computes_every_gradient() -> None:
     assert macs(cost) == (forward, 0, 2 * forward)
 
 
-def test_lstm_step_by_step_goes_back_like_a_gru() -> None:
+def test_lstm_step_by_step_has_the_backward_of_a_gru() -> None:
     from_input = STEPS * linear(BATCH, INPUTS, 4 * HIDDEN)
     one_step = linear(BATCH, HIDDEN, 4 * HIDDEN)
     cost = trained(nn.LSTM(INPUTS, HIDDEN), (randn(STEPS, BATCH, INPUTS),), "meta")
@@ -166,7 +166,7 @@ PROJECTION, CORE = linear(3 * 10, 24, 3 * 24), attention(3, 10, 10, 24)
 
 
 @everywhere
-def test_flash_attention_makes_its_scores_again(backend: Backend) -> None:
+def test_flash_attention_recomputes_its_scores_in_backward(backend: Backend) -> None:
     """Softmax(q kᵀ) v is two products, and two more for each of them backward. Flash keeps no
     scores, so a fifth product makes them again: 2.5 × forward in all, of which 0.5 × recompute."""
     cost = trained(Attention(dropout=0.0), (randn(3, 10, 24),), backend)
@@ -249,7 +249,7 @@ def test_a_compiled_model_trains_for_what_it_costs_uncompiled() -> None:
     assert macs(cost) == (first + second, 0, first + 2 * second)
 
 
-def test_experts_pay_for_the_rows_they_were_given() -> None:
+def test_experts_cost_the_rows_routed_to_them() -> None:
     router, layer = linear(15, 24, 4), 15 * 2 * linear(1, 24, 40)
     model = MixtureOfExperts(24, 40, experts=4, top_k=2)
     cost = trained(model, (randn(15, 24),))
@@ -307,7 +307,7 @@ BODY_ALONE, ALL = 32, 32 + 2 * 24
 
 
 @everywhere
-def test_an_output_inside_nested_dataclasses_is_gone_back_from(backend: Backend) -> None:
+def test_backward_starts_from_an_output_inside_nested_dataclasses(backend: Backend) -> None:
     cost = trained(TwoStage(lambda h, y: Outer(Inner(y))), (randn(2, 4),), backend)
     assert macs(cost) == (32 + 24, 0, ALL)
 
@@ -325,7 +325,7 @@ def test_an_output_inside_nested_dataclasses_is_gone_back_from(backend: Backend)
     ],
     ids=["scalar in dict", "scalar in tuple", "named loss", "two scalars", "detached", "none"],
 )
-def test_a_loss_is_where_backward_starts_and_else_all_outputs(
+def test_backward_starts_from_the_loss_or_else_from_all_outputs(
     returned: Callable[[Tensor, Tensor], Any], backward: int, backend: Backend
 ) -> None:
     assert macs(trained(TwoStage(returned), (randn(2, 4),), backend)).backward == backward

@@ -112,7 +112,7 @@ def test_a_matrix_product_reads_both_operands_once(backend: Backend) -> None:
 
 
 @everywhere
-def test_a_slice_of_a_tensor_is_read_alone(backend: Backend) -> None:
+def test_only_the_slice_of_a_tensor_is_read(backend: Backend) -> None:
     assert moved(lambda a: a[:2] + 1, torch.zeros(100, 4), backend=backend) == {"add": 32 + 32}
 
 

@@ -60,13 +60,13 @@ def test_a_model_on_meta_has_no_real_run_to_fall_back_to() -> None:
         count(model.to("meta"), (x.to("meta"),))
 
 
-def test_a_loop_as_long_as_a_value_says_is_counted_as_it_ran() -> None:
+def test_a_loop_whose_length_is_a_value_is_counted_as_it_ran() -> None:
     cost = count(Until(), (torch.full((1, 4), 0.75),)).cost
     assert cost.backend == "real"
     assert cost.phases["forward"].macs == 3 * 16
 
 
-def test_a_loop_as_long_as_a_value_says_is_refused_on_meta() -> None:
+def test_a_loop_whose_length_is_a_value_is_refused_on_meta() -> None:
     with pytest.raises(DataDependentError):
         count(Until(), (torch.ones(1, 4),), backend="meta")
 
@@ -81,7 +81,7 @@ class Guarded(nn.Module):
 
 
 @pytest.mark.parametrize("backend", ["fake", "meta"])
-def test_the_usual_answer_of_a_guard_is_assumed_and_said(backend: str) -> None:
+def test_the_usual_result_of_a_check_is_assumed_with_a_note(backend: str) -> None:
     x, mask = torch.ones(5), torch.ones(5, dtype=torch.bool)
     cost = count(Guarded(), (x, mask), backend=backend).cost  # type: ignore[arg-type]
     assert cost.backend == backend
@@ -107,7 +107,7 @@ class Parallel(nn.Module):
         return self.layer(x) + torch.full((1, 4), float(there.result().shape[0]))
 
 
-def test_work_in_other_threads_is_missed_and_that_is_said() -> None:
+def test_work_in_other_threads_is_not_counted_with_a_note() -> None:
     cost = count(Parallel(), (torch.ones(1, 4),), backend="real").cost
     assert cost.phases["forward"].macs == 16
     assert "work on the Python threads that the model starts is not counted" in cost.notes

@@ -25,7 +25,7 @@ def test_a_storage_is_live_until_it_dies() -> None:
     assert ledger.peak_bytes == 40
 
 
-def test_the_peak_is_when_most_was_alive_and_says_where() -> None:
+def test_the_peak_is_the_largest_total_and_names_its_operator() -> None:
     ledger = StorageLedger()
     a = torch.zeros(100)
     ledger.add(a, "first", op="one")
@@ -54,7 +54,7 @@ def test_a_view_is_no_event_and_keeps_its_storage_alive() -> None:
     assert ledger.live_bytes == 0
 
 
-def test_an_expanded_tensor_weighs_what_it_stores() -> None:
+def test_an_expanded_tensor_counts_its_stored_bytes() -> None:
     ledger = StorageLedger()
     wide = torch.zeros(1, 8).expand(10**6, 8)
     ledger.add(wide, "x")
@@ -76,7 +76,7 @@ def test_hidden_bytes_come_on_top() -> None:
     assert ledger.live_bytes == 108
 
 
-def test_storages_without_data_have_sizes_and_lives_too() -> None:
+def test_storages_without_data_have_sizes_and_lifetimes() -> None:
     ledger = StorageLedger()
     x = torch.empty(2**40, device="meta")
     ledger.add(x, "x")
@@ -85,13 +85,13 @@ def test_storages_without_data_have_sizes_and_lives_too() -> None:
     assert ledger.live_bytes == 0
 
 
-def test_add_all_says_what_was_new() -> None:
+def test_add_all_returns_the_new_bytes() -> None:
     ledger = StorageLedger()
     x = torch.zeros(4)
     assert ledger.add_all([x, x.view(2, 2), torch.zeros(0)], "x") == 16
 
 
-def test_what_is_alive_can_be_looked_up_by_any_view() -> None:
+def test_an_entry_is_found_by_any_view() -> None:
     ledger = StorageLedger()
     x = torch.zeros(4)
     entry = ledger.add(x, "x")
@@ -99,7 +99,7 @@ def test_what_is_alive_can_be_looked_up_by_any_view() -> None:
     assert ledger.entry_of(torch.zeros(1)) is None
 
 
-def test_after_release_deaths_are_not_recorded() -> None:
+def test_storages_are_not_followed_after_release() -> None:
     ledger = StorageLedger()
     x = torch.zeros(4)
     entry = ledger.add(x, "x")
@@ -110,6 +110,6 @@ def test_after_release_deaths_are_not_recorded() -> None:
     assert entry.died is None
 
 
-def test_sparse_tensors_are_left_out_and_no_error() -> None:
+def test_sparse_tensors_are_skipped_without_an_error() -> None:
     ledger = StorageLedger()
     assert ledger.add(torch.eye(3).to_sparse(), "x") is None

@@ -108,13 +108,13 @@ class Half(nn.Module):
 
 
 @everywhere
-def test_autocast_is_counted_where_it_acts_and_said_where_it_does_not(backend: Backend) -> None:
+def test_autocast_is_counted_where_it_acts_and_noted_where_it_does_not(backend: Backend) -> None:
     cost = count(Half(), (torch.zeros(4, 8),), backend=backend).cost
     said = [note for note in cost.notes if note.startswith("autocast does not act on meta")]
     assert cost.phases["forward"].macs == 4 * 8 * 8
     assert (cost.dtype, len(said)) == (("float32", 1) if backend == "meta" else ("bfloat16", 0))
 
 
-def test_autocast_switched_off_has_nothing_to_say() -> None:
+def test_autocast_switched_off_gives_no_note() -> None:
     """As rotary embeddings of Hugging Face models do, to stay in float32."""
     assert count(Half(enabled=False), (torch.zeros(4, 8),), backend="meta").cost.notes == ()

@@ -103,7 +103,7 @@ def test_frozen_layers_have_no_gradients_or_state() -> None:
 
 
 @everywhere
-def test_parameters_that_no_output_depends_on_have_none_either(backend: Backend) -> None:
+def test_parameters_without_an_effect_on_outputs_have_no_gradients(backend: Backend) -> None:
     model = mlp()
     model.spare = nn.Linear(100, 100)
     model.forward = lambda x: model[2](model[1](model[0](x)))  # type: ignore[method-assign]
@@ -113,7 +113,7 @@ def test_parameters_that_no_output_depends_on_have_none_either(backend: Backend)
     assert found.optimizer_bytes == STATE["adam"]
 
 
-def test_activations_are_told_by_module() -> None:
+def test_activations_are_reported_by_module() -> None:
     found = memory(mlp(), training=True)
     assert found.activations_by_module == {"1": HIDDEN, "2": OUT}
 

@@ -21,7 +21,7 @@ def test_a_tied_matrix_counts_once_and_says_so() -> None:
     assert (found.total, found.tied, found.parameter_bytes) == (44, 44, 176)
 
 
-def test_weights_that_are_views_of_one_storage_are_told_apart() -> None:
+def test_weights_that_are_different_views_of_one_storage_count_separately() -> None:
     """Two halves of one flat tensor, as flat-parameter schemes make them, are not tied."""
     flat = torch.zeros(20)
     model = nn.Module()
@@ -38,7 +38,7 @@ def test_two_parameters_over_the_same_view_are_tied() -> None:
     assert (found.total, found.tied) == (10, 10)
 
 
-def test_frozen_parameters_are_apart() -> None:
+def test_frozen_parameters_are_counted_separately() -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
     model[0].requires_grad_(False)
     found = count_parameters(model)

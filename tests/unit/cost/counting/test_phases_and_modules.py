@@ -132,7 +132,7 @@ def test_a_checkpoint_in_a_checkpoint_is_run_again_once(backend: Backend) -> Non
 
 
 @everywhere
-def test_a_reentrant_one_in_another_runs_the_innermost_twice_again(backend: Backend) -> None:
+def test_nested_reentrant_checkpoints_rerun_the_innermost_twice(backend: Backend) -> None:
     """Once without gradients, as part of the outer block, and once more with."""
     cost = count(Nested(True), (torch.zeros(2, 4),), backend=backend, training=True).cost
     assert macs(cost, "forward")[""] == 96
@@ -228,7 +228,7 @@ def test_a_module_made_on_the_fly_works_for_its_caller() -> None:
     assert macs(cost, "forward") == {"": 32}
 
 
-def test_training_without_anything_to_go_back_from_is_said() -> None:
+def test_training_without_a_backward_gives_a_note() -> None:
     class Detached(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -259,7 +259,7 @@ def test_the_optimizers_step_is_a_phase_of_no_module() -> None:
     ("path", "shown"),
     [("_orig_mod.a", "a"), ("a._checkpoint_wrapped_module.b", "a.b"), ("", ""), ("a.b", "a.b")],
 )
-def test_wrappers_nobody_wrote_are_left_out_of_paths(path: str, shown: str) -> None:
+def test_paths_omit_the_wrappers_of_torch(path: str, shown: str) -> None:
     assert display_path(path) == shown
 
 

@@ -85,7 +85,7 @@ def test_without_data_there_is_nothing_to_count(backend: str) -> None:
 
 
 @layouts
-def test_the_matrix_is_as_before_afterwards(layout: torch.layout) -> None:
+def test_the_matrix_is_unchanged_after_counting(layout: torch.layout) -> None:
     model = Holds(layout, lambda m, x: m @ x)
     count(model, (torch.ones(8, WIDTH),))
     assert torch.equal(model.matrix.to_dense(), sparse(layout).to_dense())

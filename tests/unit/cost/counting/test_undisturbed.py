@@ -68,7 +68,7 @@ def prepared(fail: bool = False) -> Eventful:
 
 @everywhere
 @pytest.mark.parametrize("training", [True, False])
-def test_everything_is_as_before(backend: Backend, training: bool) -> None:
+def test_the_model_is_restored_after_counting(backend: Backend, training: bool) -> None:
     model, x = prepared(), torch.randn(16, 8)
     kept = x.clone()
     before = photograph(model)
@@ -80,9 +80,7 @@ def test_everything_is_as_before(backend: Backend, training: bool) -> None:
 
 @everywhere
 @pytest.mark.parametrize("training", [True, False])
-def test_everything_is_as_before_even_when_the_model_raises(
-    backend: Backend, training: bool
-) -> None:
+def test_the_model_is_restored_when_it_raises(backend: Backend, training: bool) -> None:
     model, x = prepared(fail=True), torch.randn(16, 8)
     before = photograph(model)
     with pytest.raises(ValueError, match="on purpose"):

@@ -35,7 +35,7 @@ def convolutions() -> nn.Module:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_what_convolutions_reorder_is_predicted(training: bool) -> None:
+def test_memory_that_convolutions_reorder_is_predicted(training: bool) -> None:
     """1.00 with AVX-512, 0.6 to 0.8 without the rule; other instruction sets pad otherwise."""
     x = torch.randn(4, 3, 64, 64)
     assert ratio(convolutions(), x, training) == pytest.approx(1, abs=0.1)

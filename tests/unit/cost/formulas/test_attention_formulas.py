@@ -16,13 +16,13 @@ K = Tensor((BATCH, HEADS, KEYS, WIDTH))
 SEQUENCE_FIRST = Tensor((BATCH, QUERIES, HEADS, WIDTH))
 
 
-def test_scores_and_values_are_a_product_each_and_softmax_five_a_score() -> None:
+def test_attention_has_two_products_and_five_softmax_operations_per_score() -> None:
     assert work_of(Call("aten::scaled_dot_product_attention", (Q, K, K))) == Work(
         macs=PAIRS * (WIDTH + VALUE), other_flops=5 * PAIRS
     )
 
 
-def test_values_may_have_a_width_of_their_own() -> None:
+def test_values_may_have_another_width_than_keys() -> None:
     value = Tensor((BATCH, HEADS, KEYS, 3))
     work = work_of(Call("aten::scaled_dot_product_attention", (Q, K, value)))
     assert work is not None
@@ -39,7 +39,7 @@ def test_causal_attention_counts_the_square_and_names_what_is_skipped() -> None:
 @pytest.mark.parametrize(
     ("queries", "keys", "skipped"), [(4, 4, 6), (1, 1, 0), (1, 5, 4), (5, 1, 0), (3, 5, 9)]
 )
-def test_what_lies_above_the_diagonal(queries: int, keys: int, skipped: int) -> None:
+def test_scores_above_the_diagonal_are_counted(queries: int, keys: int, skipped: int) -> None:
     assert skipped_above_diagonal(queries, keys) == skipped
     assert skipped == sum(k > q for q in range(queries) for k in range(keys))
 
@@ -52,7 +52,7 @@ def test_grouped_queries_work_for_every_query_head() -> None:
     assert work.macs == PAIRS * 2 * WIDTH
 
 
-def test_backward_is_four_products_and_makes_the_scores_again() -> None:
+def test_attention_backward_is_four_products_and_recomputes_the_scores() -> None:
     work = attention(PAIRS, WIDTH, VALUE, backward=True)
     assert work.macs == 2 * PAIRS * (WIDTH + VALUE)
     assert work.recomputed_macs == PAIRS * WIDTH
@@ -154,7 +154,7 @@ def test_sequence_first_backwards_read_the_same_with_and_without_names(op: str) 
         assert work_of(bare) == expected
 
 
-def test_sequences_of_unknown_lengths_are_refused_and_not_guessed() -> None:
+def test_sequences_of_unknown_lengths_are_refused() -> None:
     ragged = Tensor((100, HEADS, WIDTH))
     offsets = Tensor((5,), "int32")
     args = (ragged, ragged, ragged, offsets, offsets, 30, 30, 0.0, False, False)

@@ -54,7 +54,7 @@ def test_without_outputs_elements_are_the_broadcast_of_the_inputs(
     assert call.elements == Tensor(tuple(shape)).numel
 
 
-def test_flops_are_two_a_mac_and_transforms_on_top() -> None:
+def test_flops_are_two_per_mac_plus_transforms() -> None:
     assert Work(macs=10, transform_flops=3, other_flops=99).flops == 23
 
 

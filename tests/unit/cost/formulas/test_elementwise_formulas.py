@@ -33,7 +33,7 @@ def test_every_operator_that_torch_calls_pointwise_has_a_formula_free_of_torch()
     assert missing == []
 
 
-def test_the_one_that_is_left_out() -> None:
+def test_the_only_exception_is_listed() -> None:
     assert find("aten::rrelu") is not None
 
 
@@ -53,7 +53,7 @@ def test_a_broadcast_result_counts_in_full() -> None:
     assert work_of(Call("aten::mul", (T((4, 1)), T((1, 5))))) == Work(other_flops=20)
 
 
-def test_a_maximum_along_a_dimension_works_on_what_it_reads() -> None:
+def test_the_work_of_a_maximum_is_the_elements_it_reads() -> None:
     outputs = (T((4,)), T((4,), "int64"))
     assert work_of(Call("aten::max", (T((4, 5)), 1), (), outputs)) == Work(other_flops=20)
 

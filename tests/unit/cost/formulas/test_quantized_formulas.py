@@ -25,7 +25,7 @@ def test_a_convolution() -> None:
     assert work_of(call) == Work(macs=2 * 36 * 4 * 27)
 
 
-def test_a_convolution_whose_kernel_is_hidden_is_refused_and_not_guessed() -> None:
+def test_a_convolution_with_an_unknown_kernel_is_refused() -> None:
     function = find("quantized::conv2d")
     assert function is not None
     with pytest.raises(TypeError, match="packed weight"):

@@ -17,7 +17,7 @@ def test_an_onednn_layer() -> None:
     assert work.other_flops == STEPS * BATCH * HIDDEN * 10
 
 
-def test_its_backward_is_twice_that() -> None:
+def test_the_backward_of_an_onednn_layer_is_twice_its_forward() -> None:
     work = work_of(Call("aten::mkldnn_rnn_layer_backward", (X, *WEIGHTS)))
     assert work is not None
     assert work.macs == 2 * MACS

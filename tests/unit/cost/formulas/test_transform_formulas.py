@@ -32,5 +32,5 @@ def test_transforms(op: str, args: tuple[object, ...], flops: float) -> None:
 
 
 @pytest.mark.parametrize("op", ["_linalg_svd", "_linalg_eigh", "linalg_eig"])
-def test_what_iterates_until_its_data_is_satisfied_has_no_formula(op: str) -> None:
+def test_iterative_algorithms_have_no_formula(op: str) -> None:
     assert find(f"aten::{op}") is None

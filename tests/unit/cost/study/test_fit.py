@@ -34,7 +34,7 @@ def border(peak: Callable[[int], int], budget: int) -> tuple[Fit, Predicted]:
     each=st.integers(1, 10**9),
     room=st.integers(0, 10**13),
 )
-def test_on_a_line_the_border_is_exact_and_both_sides_were_tried(
+def test_with_linear_memory_the_border_is_exact_and_both_sides_were_tried(
     fixed: int, each: int, room: int
 ) -> None:
     budget = fixed + room
@@ -76,7 +76,7 @@ def test_rounding_to_blocks_does_not_hide_the_border(each: int, block: int, trut
     kink=st.integers(2, 10**4),
     truth=st.integers(1, 2 * 10**4),
 )
-def test_a_kink_where_another_moment_becomes_the_peak_is_found(
+def test_the_border_is_found_beyond_a_kink_in_memory(
     low: int, steep: int, kink: int, truth: int
 ) -> None:
     def peak(batch: int) -> int:
@@ -87,14 +87,14 @@ def test_a_kink_where_another_moment_becomes_the_peak_is_found(
     assert {truth, truth + 1} <= set(asked.tried)
 
 
-def test_what_never_fits_says_zero_and_what_one_sample_needs() -> None:
+def test_if_nothing_fits_the_batch_is_zero_with_the_need_of_one_sample() -> None:
     fit, asked = border(lambda batch: 10 + batch, 5)
     assert (fit.batch, fit.peak_bytes) == (0, 0)
     assert (fit.next_batch, fit.next_peak_bytes) == (1, 11)
     assert asked.tried == [1]
 
 
-def test_what_always_fits_stops_at_the_largest_batch_tried() -> None:
+def test_if_everything_fits_the_search_stops_at_the_largest_batch() -> None:
     fit, asked = border(lambda batch: 100, 100)
     assert fit.batch == MAX_BATCH == max(asked.tried)
     assert (fit.next_batch, fit.next_peak_bytes) == (0, 0)
@@ -105,7 +105,7 @@ def test_one_sample_that_just_fits() -> None:
     assert (fit.batch, fit.next_batch, fit.next_peak_bytes) == (1, 2, 20)
 
 
-def test_a_jump_is_found_before_patience_ends() -> None:
+def test_a_jump_in_memory_is_found_within_the_limit_of_passes() -> None:
     """A kernel that switches to a larger workspace at some batch."""
 
     def peak(batch: int) -> int:
@@ -115,7 +115,7 @@ def test_a_jump_is_found_before_patience_ends() -> None:
     assert (fit.batch, fit.next_batch) == (999, 1000)
 
 
-def test_an_error_of_the_model_comes_out() -> None:
+def test_an_error_of_the_model_is_passed_on() -> None:
     def peak(batch: int) -> int:
         raise ValueError("batch must be even")
 

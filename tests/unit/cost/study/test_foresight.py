@@ -14,32 +14,32 @@ from ridgeline.cost.study.target import weight_bytes
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
-def test_parameters_and_buffers_are_weighed() -> None:
+def test_the_weight_bytes_are_those_of_parameters_and_buffers() -> None:
     assert weight_bytes(lambda: nn.Linear(10, 20)) == 4 * 220
     norm_bytes = 4 * (3 + 3 + 3 + 3) + 8  # weight, bias, mean, variance; an int64 count
     assert weight_bytes(lambda: nn.BatchNorm1d(3)) == norm_bytes
 
 
-def test_inputs_do_not_weigh() -> None:
+def test_inputs_do_not_count_as_weight_bytes() -> None:
     assert weight_bytes(lambda: (nn.Linear(1, 1), torch.ones(1000))) == 8
 
 
-def test_a_model_beyond_all_memory_is_weighed_without_being_made() -> None:
+def test_weight_bytes_of_a_model_beyond_all_memory_are_found_without_building_it() -> None:
     assert weight_bytes(lambda: nn.Linear(2**21, 2**21, bias=False)) == 2**44
 
 
-def test_a_builder_that_raises_tells_nothing() -> None:
+def test_a_builder_that_raises_has_no_weight_bytes() -> None:
     def make() -> nn.Module:
         raise ValueError("no")
 
     assert weight_bytes(make) is None
 
 
-def test_a_builder_that_leaves_tells_nothing() -> None:
+def test_a_builder_that_exits_has_no_weight_bytes() -> None:
     assert weight_bytes(lambda: os._exit(3)) is None  # type: ignore[arg-type]
 
 
-def test_a_builder_that_returns_no_module_tells_nothing() -> None:
+def test_a_builder_that_returns_no_module_has_no_weight_bytes() -> None:
     assert weight_bytes(lambda: "model") is None
 
 
@@ -52,7 +52,9 @@ def test_a_builder_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch)
     assert {child.pid for child in psutil.Process().children()} == before
 
 
-def test_what_building_does_stays_in_the_copy(capfd: pytest.CaptureFixture[str]) -> None:
+def test_side_effects_of_building_stay_in_the_forked_process(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     seen: list[int] = []
 
     def make() -> nn.Module:

@@ -26,7 +26,7 @@ shapes = st.lists(st.integers(1, 5), min_size=0, max_size=4).map(tuple)
 
 
 @given(shape=shapes, dtype=st.sampled_from(DTYPES))
-def test_what_is_described_is_parsed_back(shape: tuple[int, ...], dtype: str) -> None:
+def test_a_described_input_parses_to_the_same_input(shape: tuple[int, ...], dtype: str) -> None:
     text = describe_input(torch.empty(shape, dtype=getattr(torch, dtype), device="meta"))
     assert parse_input(text) == InputSpec(shape, dtype)
 
@@ -71,7 +71,7 @@ def test_ways_to_write_an_input(text: str, spec: InputSpec) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "2x", "2x-3", "2 x 3", "1=2x3", "2x3:", "0x3", "2:int3"])
-def test_what_is_not_an_input_is_a_usage_error(text: str) -> None:
+def test_an_invalid_input_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError):
         parse_input(text)
 
@@ -105,7 +105,7 @@ def test_on_meta_inputs_have_no_data() -> None:
     assert x.is_meta
 
 
-def test_what_is_no_tensor_is_described_by_its_type() -> None:
+def test_other_values_are_described_by_their_type() -> None:
     assert describe_input([1]) == "list"
 
 
@@ -117,7 +117,7 @@ def test_base_size_is_that_of_the_first_tensor_with_the_dimension() -> None:
     assert base_size((), {}, "batch") == 1
 
 
-def test_resizing_the_batch_repeats_rows_and_carries_its_companions_along() -> None:
+def test_resizing_the_batch_repeats_rows_and_resizes_related_tensors() -> None:
     x, mask, table = torch.arange(6).view(2, 3), torch.ones(2, dtype=torch.bool), torch.ones(7, 3)
     (y, other, flag), kwargs = resize_inputs((x, table, "flag"), {"mask": mask}, "batch", 5)
     assert y.tolist() == [[0, 1, 2], [3, 4, 5], [0, 1, 2], [3, 4, 5], [0, 1, 2]]

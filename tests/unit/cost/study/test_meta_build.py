@@ -32,7 +32,7 @@ def test_a_plain_model_is_built_once() -> None:
     assert built == [1]
 
 
-def test_what_has_nothing_to_do_with_meta_comes_through() -> None:
+def test_errors_unrelated_to_meta_are_passed_on() -> None:
     def make() -> nn.Module:
         raise ValueError("no such width")
 

@@ -90,7 +90,7 @@ def test_many_small_operators_are_overhead_bound() -> None:
     assert found.operators == 1000
 
 
-def test_each_operator_is_held_to_its_own_limit() -> None:
+def test_each_operator_is_bound_by_its_own_limit() -> None:
     """Summed first, the two would balance on the ridge; apart, each pays its own floor."""
     ops = (op(10**10, 10**6), op(10**3, 2 * 10**8))
     found = place(cost(*ops), ("forward",), device(), None, tf32=False)
@@ -113,7 +113,7 @@ def test_only_the_phases_asked_for_count() -> None:
     assert step.compute_floor_ms == pytest.approx(1001)
 
 
-def test_what_was_timed_is_set_against_the_ceiling() -> None:
+def test_a_timed_model_has_a_share_of_the_ceiling() -> None:
     found = place(cost(op(10**11, 10**6)), ("forward",), device(), took(200), tf32=False)
     assert found.measured_ms == pytest.approx(200)
     assert found.flops_per_second == pytest.approx(5e11)
@@ -121,7 +121,7 @@ def test_what_was_timed_is_set_against_the_ceiling() -> None:
     assert found.bytes_per_second == pytest.approx(5e6)
 
 
-def test_what_was_not_timed_has_no_rates() -> None:
+def test_an_untimed_model_has_no_rates() -> None:
     found = place(cost(op(10**11, 10**6)), ("forward",), device(), None, tf32=False)
     rates = (found.flops_per_second, found.percent_of_ceiling, found.measured_ms)
     assert rates == (None, None, None)
@@ -150,7 +150,7 @@ def test_a_dtype_is_looked_up_as_the_machine_lists_it(dtype: str, name: str) -> 
     assert ceiling_dtype(dtype, tf32=False) == name
 
 
-def test_mixed_dtypes_are_each_held_to_their_own_ceiling() -> None:
+def test_each_dtype_is_compared_with_its_own_ceiling() -> None:
     half = Ceiling(
         quantity="matmul", value=10e12, unit="FLOP/s", source="measured", dtype="bfloat16"
     )
@@ -178,7 +178,7 @@ def test_a_device_that_waits_for_its_host_is_overhead_bound() -> None:
     assert busy.bottleneck == "compute-bound"
 
 
-def test_without_any_ceiling_nothing_is_invented() -> None:
+def test_without_ceilings_there_are_no_shares() -> None:
     bare = Device(kind="cpu", index=0, name="unknown", memory_bytes=1)
     found = place(cost(op(10**9, 10**4)), ("forward",), bare, took(5), tf32=False)
     assert found.percent_of_ceiling is None

@@ -33,7 +33,7 @@ def test_a_sweep_is_a_dimension_and_sizes(text: str, parsed: tuple[str, tuple[in
 @pytest.mark.parametrize(
     "text", ["", "batch", "batch=", "width=1,2", "batch=1,x", "batch=0,1", "batch=1,,2", "=1,2"]
 )
-def test_what_is_not_a_sweep_is_a_usage_error(text: str) -> None:
+def test_an_invalid_sweep_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match="not understood"):
         parse_sweep(text)
 
@@ -44,7 +44,7 @@ def test_one_size_makes_no_law(text: str) -> None:
         parse_sweep(text)
 
 
-def test_laws_are_found_and_hold_at_a_size_they_never_saw() -> None:
+def test_fitted_laws_hold_at_a_size_outside_the_fit() -> None:
     found = sweep("seq", (10, 20, 30, 40), point)
     assert found.laws["flops"].form == "quadratic"
     assert found.laws["flops"].exact
@@ -89,7 +89,7 @@ def test_a_size_that_could_not_be_run_is_named() -> None:
     assert found.notes == ("batch 8: not run: too large", "batch 16: not run: too large")
 
 
-def test_a_check_that_fails_leaves_the_prediction_and_says_why() -> None:
+def test_a_failed_check_keeps_the_prediction_and_gives_the_reason() -> None:
     def at(size: int) -> SweepPoint:
         if size > 4:
             raise OutOfMemoryError("it does not fit")

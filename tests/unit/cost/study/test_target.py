@@ -78,14 +78,14 @@ def test_a_function_in_a_file_is_called_and_its_neighbours_import(net: str) -> N
     assert subject.kwargs == {}
 
 
-def test_neighbours_of_the_same_name_in_two_folders_are_told_apart(
+def test_modules_of_the_same_name_in_two_folders_are_not_confused(
     two_folders: tuple[str, str],
 ) -> None:
     one, other = two_folders
     assert [size(target) for target in (one, other, one)] == [9, 25, 9]
 
 
-def test_they_are_told_apart_after_two_targets_of_one_file_too(
+def test_modules_are_not_confused_after_two_targets_of_one_file(
     two_folders: tuple[str, str],
 ) -> None:
     one, other = two_folders
@@ -159,7 +159,7 @@ def test_a_file_of_another_kind_is_not_python(tmp_path: Path) -> None:
     assert ".py" in caught.value.hint
 
 
-def test_a_class_that_needs_arguments_gets_a_way_around_it(net: str) -> None:
+def test_a_class_that_needs_arguments_gets_a_hint(net: str) -> None:
     with pytest.raises(TargetError, match="missing 1 required positional argument") as caught:
         build_target(f"{net}:Wide")
     assert caught.value.hint == "name a function without arguments that builds the model"
@@ -178,14 +178,14 @@ def test_a_missing_import_inside_the_file_is_named_as_that(tmp_path: Path) -> No
         load_target(f"{path}:build")
 
 
-def test_a_syntax_error_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_syntax_error_becomes_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "half_written.py"
     path.write_text("def build(:\n")
     with pytest.raises(TargetError, match="SyntaxError"):
         load_target(f"{path}:build")
 
 
-def test_a_misspelt_name_gets_the_one_that_was_meant(net: str) -> None:
+def test_a_misspelt_name_gets_a_suggestion(net: str) -> None:
     with pytest.raises(UsageError, match="nothing called 'biuld'") as caught:
         load_target(f"{net}:biuld")
     assert caught.value.hint == "did you mean build?"
@@ -220,7 +220,7 @@ def test_a_builder_that_exits_does_not_end_us(net: str) -> None:
         build_target(f"{net}:exits")
 
 
-def test_out_of_memory_is_its_own_error_with_a_way_out(net: str) -> None:
+def test_out_of_memory_is_its_own_error_with_a_hint(net: str) -> None:
     with pytest.raises(OutOfMemoryError) as caught:
         build_target(f"{net}:exhausts")
     assert "--meta" in caught.value.hint
@@ -247,7 +247,7 @@ def test_our_own_errors_pass_through_unchanged() -> None:
         (RuntimeError("shapes cannot be multiplied"), False),
     ],
 )
-def test_memory_errors_are_told_from_others(error: Exception, is_memory: bool) -> None:
+def test_memory_errors_are_distinguished_from_others(error: Exception, is_memory: bool) -> None:
     told = explain(error, "running", "hint")
     assert isinstance(told, RidgelineError)
     assert isinstance(told, OutOfMemoryError) is is_memory
