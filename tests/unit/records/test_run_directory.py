@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> RunDirectory:
     return made
 
 
-def test_it_is_made_for_its_user_alone_and_kept_out_of_git(tmp_path: Path) -> None:
+def test_a_run_directory_is_private_and_ignored_by_git(tmp_path: Path) -> None:
     run = RunDirectory.make(runs_root(tmp_path), "1115-120000-train")
     assert run.path == tmp_path / ".ridgeline" / "runs" / "1115-120000-train"
     for folder in (run.path, run.path.parent, run.path.parent.parent):
@@ -41,7 +41,7 @@ def test_it_is_made_for_its_user_alone_and_kept_out_of_git(tmp_path: Path) -> No
     assert (tmp_path / ".ridgeline" / ".gitignore").read_text() == "*\n"
 
 
-def test_a_folder_that_was_there_gets_no_gitignore(tmp_path: Path) -> None:
+def test_an_existing_folder_gets_no_gitignore(tmp_path: Path) -> None:
     (tmp_path / ".ridgeline").mkdir()
     RunDirectory.make(runs_root(tmp_path), "a")
     assert not (tmp_path / ".ridgeline" / ".gitignore").exists()
@@ -105,7 +105,7 @@ for i in range(2):
 
 
 @pytest.mark.parametrize("fatal", range(1, 15))
-def test_killed_before_any_call_to_the_system_it_is_readable(run: RunDirectory, fatal: int) -> None:
+def test_a_run_killed_at_any_system_call_is_readable(run: RunDirectory, fatal: int) -> None:
     (run.path / "line").write_bytes(line(step(0)))
     done = subprocess.run([sys.executable, "-c", KILLED, str(run.path), str(fatal)])
     assert done.returncode == -9
@@ -117,7 +117,7 @@ def test_killed_before_any_call_to_the_system_it_is_readable(run: RunDirectory, 
     assert (0 if capture is None else 1 + capture.steps) in (len(read) - 1, len(read))
 
 
-def test_a_file_in_the_way_is_a_sentence(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / ".ridgeline").write_text("")
     with pytest.raises(RidgelineError, match="not a directory"):
         RunDirectory.make(runs_root(tmp_path), "a")
@@ -153,7 +153,7 @@ def test_files_are_named_by_rank(run: RunDirectory) -> None:
     ]
 
 
-def test_what_was_written_is_read_again(run: RunDirectory) -> None:
+def test_written_records_are_read_back(run: RunDirectory) -> None:
     for index in range(3):
         run.append(run.steps_file(), line(step(index)))
     run.append("steps-rank1.jsonl", line(step(7)))
@@ -171,7 +171,7 @@ def test_what_was_written_is_read_again(run: RunDirectory) -> None:
     assert [capture.rank for capture in run.captures()] == [0, 2, 10]
 
 
-def test_what_is_not_there_is_nothing(tmp_path: Path) -> None:
+def test_missing_files_are_read_as_nothing(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "none")
     assert (run.steps(), run.telemetry(3), run.sampled(), run.captures()) == ((), (), (), ())
     assert (run.capture(), run.summary(), run.size()) == (None, None, 0)
@@ -210,7 +210,7 @@ def test_a_line_too_long_costs_that_line(
         assert read.damaged == 1
 
 
-def test_of_a_file_too_large_the_first_part_is_read_and_the_rest_is_said(
+def test_a_file_too_large_is_read_in_part_and_the_rest_is_counted(
     run: RunDirectory,
 ) -> None:
     whole = b"".join(line(step(index)) for index in range(10))
@@ -222,7 +222,7 @@ def test_of_a_file_too_large_the_first_part_is_read_and_the_rest_is_said(
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"null", b"\xff", b'{"name": 3}', b"[" * 100_000])
-def test_a_damaged_run_file_is_a_sentence(run: RunDirectory, damage: bytes) -> None:
+def test_a_damaged_run_file_is_an_error(run: RunDirectory, damage: bytes) -> None:
     run.run_file.write_bytes(damage)
     with pytest.raises(RidgelineError, match="is damaged"):
         run.run()
@@ -245,7 +245,7 @@ def test_a_newer_schema_is_refused_by_name(run: RunDirectory) -> None:
             read()
 
 
-def test_fields_of_a_later_version_of_the_same_schema_are_passed_over(run: RunDirectory) -> None:
+def test_unknown_fields_of_the_same_schema_are_ignored(run: RunDirectory) -> None:
     run.write_whole("run.json", msgspec.json.encode({**msgspec.to_builtins(RUN), "later": 1}))
     assert run.run() == RUN
 
@@ -291,7 +291,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_half_line(
     assert sorted(os.listdir(run.path)) == ["run.json", "steps.jsonl"]
 
 
-def test_it_imports_nothing_heavy() -> None:
+def test_the_run_directory_module_imports_nothing_heavy() -> None:
     code = (
         "import sys, ridgeline.records.run_directory; print(*{'torch', 'numpy', 'psutil', 'shutil',"
         " 'tempfile', 'random', 'subprocess', 'threading', 'ridgeline.records.run_summary'}"

@@ -33,7 +33,7 @@ def test_the_newest_comes_first_over_the_turn_of_the_year(root: Path) -> None:
     assert find(root, "latest").name == "0102-090000-eval"
 
 
-def test_damaged_ones_are_listed_and_links_and_files_are_not(root: Path) -> None:
+def test_damaged_runs_are_listed_but_not_links_and_files(root: Path) -> None:
     (root / "broken").mkdir()
     (root / "broken" / "run.json").write_bytes(b"{")
     (root / "link").symlink_to(root / "broken")
@@ -43,7 +43,7 @@ def test_damaged_ones_are_listed_and_links_and_files_are_not(root: Path) -> None
 
 
 @pytest.mark.parametrize("wanted", ["0102-090000-eval", "0102-09", "eval", "-eval"])
-def test_a_name_or_what_only_it_begins_or_ends_with(root: Path, wanted: str) -> None:
+def test_a_run_is_found_by_its_name_or_a_unique_beginning_or_end(root: Path, wanted: str) -> None:
     assert find(root, wanted).name == "0102-090000-eval"
 
 
@@ -52,19 +52,19 @@ def test_an_exact_name_wins_over_longer_ones(root: Path) -> None:
     assert find(root, "0102-090000-eval").name == "0102-090000-eval"
 
 
-def test_what_fits_several_is_a_sentence_that_lists_them(root: Path) -> None:
+def test_an_ambiguous_name_is_an_error_that_lists_the_runs(root: Path) -> None:
     with pytest.raises(RidgelineError, match="2 runs: 0102-080000-train, 1230-235900-train"):
         find(root, "train")
 
 
 @pytest.mark.parametrize("wanted", ["nothing", "", "*", "0102-080000-train2"])
-def test_what_fits_none_is_a_sentence_that_lists_what_there_is(root: Path, wanted: str) -> None:
+def test_an_unknown_name_is_an_error_that_lists_the_runs(root: Path, wanted: str) -> None:
     with pytest.raises(RidgelineError) as caught:
         find(root, wanted)
     assert "0102-090000-eval" in caught.value.hint
 
 
-def test_of_many_the_newest_five_are_named(root: Path) -> None:
+def test_an_error_names_the_newest_five_runs(root: Path) -> None:
     for number in range(20):
         RunDirectory.make(root, f"9999-{number}")
     with pytest.raises(RidgelineError, match="15 more"):
@@ -83,7 +83,7 @@ def test_a_path_to_a_run_or_to_a_file_in_it(
 
 
 @pytest.mark.parametrize("wanted", ["./nothing", "/nothing/at/all", "./a.py", "."])
-def test_a_path_that_is_no_run_is_a_sentence(
+def test_a_path_without_a_run_is_an_error(
     root: Path, tmp_path: Path, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -92,7 +92,7 @@ def test_a_path_that_is_no_run_is_a_sentence(
         find(root, wanted)
 
 
-def test_without_runs_the_sentence_says_how_to_make_one(tmp_path: Path) -> None:
+def test_without_runs_the_error_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(RidgelineError, match="no runs in") as caught:
         find(runs_root(tmp_path), "latest")
     assert "ridgeline run" in caught.value.hint

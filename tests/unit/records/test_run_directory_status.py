@@ -33,7 +33,7 @@ def dead_pid() -> int:
 
 
 @pytest.mark.parametrize("status", ["finished", "raised", "interrupted", "stopped", "killed"])
-def test_an_ended_run_says_so_itself(run: RunDirectory, status: Status) -> None:
+def test_an_ended_run_has_its_status_on_disk(run: RunDirectory, status: Status) -> None:
     write(run, status=status, pid=os.getpid(), pid_started=started(os.getpid()))
     assert run.status() == status
     assert not run.busy()
@@ -45,7 +45,7 @@ def test_a_living_process_is_running(run: RunDirectory) -> None:
     assert run.busy()
 
 
-def test_a_dead_process_was_killed_unless_it_said_goodbye(run: RunDirectory) -> None:
+def test_a_dead_process_without_an_end_record_was_killed(run: RunDirectory) -> None:
     write(run, pid=dead_pid(), pid_started=1.0)
     assert run.status() == "killed"
     run.write_whole("capture-rank0.json", b"{ damaged")
@@ -82,7 +82,7 @@ def test_a_run_on_another_machine_runs_while_it_is_written_to(run: RunDirectory)
     assert run.status() == "killed"
 
 
-def test_its_size_is_of_its_own_files(run: RunDirectory, tmp_path: Path) -> None:
+def test_the_size_of_a_run_is_that_of_its_own_files(run: RunDirectory, tmp_path: Path) -> None:
     before = run.size()
     big = tmp_path / "big"
     big.write_bytes(b"x" * 10_000)
@@ -93,7 +93,7 @@ def test_its_size_is_of_its_own_files(run: RunDirectory, tmp_path: Path) -> None
     assert run.size() == before + 100
 
 
-def test_removing_deletes_what_is_inside_and_nothing_a_link_leads_to(
+def test_removing_deletes_the_directory_and_follows_no_link(
     run: RunDirectory, tmp_path: Path
 ) -> None:
     keep = tmp_path / "keep"
@@ -116,13 +116,13 @@ def test_a_damaged_run_can_be_removed(run: RunDirectory) -> None:
     assert not run.path.exists()
 
 
-def test_one_killed_before_its_first_file_can_be_removed(tmp_path: Path) -> None:
+def test_a_run_killed_before_its_first_file_can_be_removed(tmp_path: Path) -> None:
     run = RunDirectory.make(runs_root(tmp_path), "1115-120000-train")
     run.remove()
     assert not run.path.exists()
 
 
-def test_what_is_not_a_run_is_refused_and_untouched(tmp_path: Path, run: RunDirectory) -> None:
+def test_removing_refuses_anything_but_a_run(tmp_path: Path, run: RunDirectory) -> None:
     notes = run.path.parent / "notes"
     notes.mkdir()
     (notes / "thesis.tex").write_text("years")
@@ -138,7 +138,7 @@ def test_what_is_not_a_run_is_refused_and_untouched(tmp_path: Path, run: RunDire
     assert run.run() == RUN
 
 
-def test_outside_its_home_only_our_own_files_go(tmp_path: Path) -> None:
+def test_outside_the_runs_folder_only_our_own_files_are_removed(tmp_path: Path) -> None:
     run = RunDirectory.make(tmp_path / "results", "first")
     write(run)
     run.append("steps.jsonl", b"{}\n")
@@ -151,7 +151,7 @@ def test_outside_its_home_only_our_own_files_go(tmp_path: Path) -> None:
     assert os.listdir(run.path / ".ridgeline") == ["runs"]
 
 
-def test_outside_its_home_a_directory_of_ours_alone_goes_whole(tmp_path: Path) -> None:
+def test_outside_the_runs_folder_a_directory_with_only_our_files_is_removed(tmp_path: Path) -> None:
     run = RunDirectory.make(tmp_path / "results", "first")
     write(run)
     run.remove()
