@@ -1,5 +1,5 @@
-"""The command line. Each command is a module of this package that is imported only when it is asked
-for: `ridgeline --help` imports neither torch nor numpy nor rich."""
+"""The command line. Each command is a module of this package that is imported only when it runs:
+`ridgeline --help` imports neither torch nor numpy nor rich."""
 
 import contextlib
 import io
@@ -91,7 +91,7 @@ def main() -> None:
         click.echo("ridgeline: stopped", err=True)
         sys.exit(130)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone, and Python would complain about it at exit
+        sys.stderr.close()  # the reader of the pipe has ended; Python would complain at exit
         sys.exit(0)
     except RidgelineError as error:
         _explain(error.message, error.hint, verbose)

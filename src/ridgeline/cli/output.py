@@ -1,7 +1,5 @@
-"""Where the words of a command go: results to stdout or to a file, progress to stderr.
-
-The options that every command has for it are here too.
-"""
+"""Delivers what a command prints: results to stdout or a file, progress to stderr. The options that
+every command has for this are defined here too."""
 
 import os
 import sys
@@ -23,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 ENDINGS = (".json", ".md", ".csv")
 PAGE_ENDINGS = (*ENDINGS, ".html")
 PIPE_COLUMNS = 140
-"""The width of a pipe, unless COLUMNS says otherwise: no path of a module is cut."""
+"""The width used for a pipe without COLUMNS. At this width no path of a module is cut."""
 MIN_COLUMNS = 40
 """On a narrower terminal no table has room for a name and two figures."""
 
@@ -146,8 +144,8 @@ def report_console(stream: TextIO) -> Any:
         def on_broken_pipe(self) -> None:
             _end_quietly()
 
-    asked = os.environ.get("COLUMNS", "")
-    has_width = stream.isatty() or (asked.isdigit() and int(asked))
+    columns = os.environ.get("COLUMNS", "")
+    has_width = stream.isatty() or (columns.isdigit() and int(columns))
     console = ReportConsole(file=stream, width=None if has_width else PIPE_COLUMNS, highlight=False)
     console.width = max(console.width, MIN_COLUMNS)
     return console

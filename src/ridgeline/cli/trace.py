@@ -340,10 +340,10 @@ def _answer(
     from ridgeline.trace.exports.sql import MAX_ROWS, query
 
     with _progress(quiet) as say:
-        say("reading")
-        kept = _readable(paths, options, left_out) if len(paths) > 1 else paths
-        traces = [_opened(path, options) for path in kept]
-        say("asking")
+        say("reading the trace")
+        readable = _readable(paths, options, left_out) if len(paths) > 1 else paths
+        traces = [_opened(path, options) for path in readable]
+        say("running the query")
         columns, rows = query(traces, sql)
     truncated = len(rows) > MAX_ROWS
     if truncated:
@@ -485,7 +485,7 @@ def _export(
     destination: Destination,
     say: Say,
 ) -> bool:
-    """Write a format that is made from the events themselves; return whether one was asked for."""
+    """Write a format that is made from the events themselves; return whether the output has one."""
     output, ending = destination.output, destination.ending
     if output is None or ending not in EVENT_ENDINGS:
         return False

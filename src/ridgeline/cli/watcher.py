@@ -47,7 +47,7 @@ def start_watcher(directory: RunDirectory, rank: int) -> None:
         if os.fork():
             os._exit(0)
         _live(directory, rank, pid, lock)
-    except BaseException as error:  # nobody but the person at the terminal can be told
+    except BaseException as error:  # only the person at the terminal can be informed
         _say(f"ridgeline: the run could not be concluded: {type(error).__name__}: {error}")
     finally:
         os._exit(0)

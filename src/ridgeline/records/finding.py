@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 FINDINGS_SCHEMA = 2
-"""Raised from 1 when rules that could not look became records."""
+"""Raised from 1 when rules that could not check became records."""
 Confidence = Literal["high", "medium", "low", "unmeasured"]
 """unmeasured: read in the source, not seen in a measurement."""
 Source = Literal["measured", "derived", "estimated", "read"]
@@ -112,7 +112,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class UnaskedRule(Struct, frozen=True):
-    """A rule that could not look, because the run or trace lacks what it needs."""
+    """A rule that could not check, because the run or trace lacks what it needs."""
 
     rule: str
     lacks: tuple[str, ...]

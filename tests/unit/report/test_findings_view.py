@@ -135,7 +135,7 @@ def test_without_large_findings_the_ceiling_and_the_rest_are_named() -> None:
     assert closing_sentences(made.nothing()) == (
         "nothing above 3 % (1 below it); you are at 71 % of the bfloat16 peak (datasheet); "
         "what remains is arithmetic 61 % (most of it matmul), memory traffic 25 %",
-        "1 rule could not look: the trace has no recorded shapes",
+        "1 rule could not check: the trace has no recorded shapes",
     )
     assert closing_sentences(Findings()) == ("nothing above 3 %",)
 
@@ -150,14 +150,14 @@ def test_rules_for_a_gpu_or_for_ranks_lack_nothing() -> None:
     [
         (
             lacking("sites stacks", "stacks", "shapes"),
-            "3 rules could not look: the trace has no operators, no Python stacks and no recorded "
+            "3 rules could not check: the trace has no operators, no Python stacks and no recorded "
             "shapes",
         ),
         (
             lacking("stacks", "shapes"),
-            "2 rules could not look: the trace has no Python stacks and no recorded shapes",
+            "2 rules could not check: the trace has no Python stacks and no recorded shapes",
         ),
-        (lacking("trace sites", "stacks"), "2 rules could not look: no step was traced"),
+        (lacking("trace sites", "stacks"), "2 rules could not check: no step was traced"),
     ],
 )
 def test_a_sentence_says_what_rules_lacked(

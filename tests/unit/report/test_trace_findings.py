@@ -117,7 +117,7 @@ def test_the_next_command_explains_the_first() -> None:
 def test_a_trace_without_large_findings_has_one_sentence() -> None:
     text = flat(at_terminal(made.nothing()))
     assert "nothing above 3 % (1 below it); you are at 71 % of the bfloat16 peak" in text
-    assert "1 rule could not look: the trace has no recorded shapes" in text
+    assert "1 rule could not check: the trace has no recorded shapes" in text
 
 
 @pytest.mark.parametrize("nasty", NASTY)

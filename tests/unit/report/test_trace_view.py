@@ -143,7 +143,7 @@ def test_python_between_operators_is_not_called_idleness() -> None:
 
 def test_the_critical_path_claims_no_more_than_it_knows() -> None:
     study = made.study()
-    assert "work beside it is hidden behind it" in shown(study, full=True)
+    assert "other work is hidden behind it" in shown(study, full=True)
     doubtful = msgspec.structs.replace(
         study.critical_path, trust=Trust(confidence="doubtful", why="inferred"), of="rank 0"
     )

@@ -53,7 +53,7 @@ MAX_UNMEASURED_PLACES = 3
 """How many lines are named for findings that were read in the source and not measured."""
 _NOT_RECORDED_HERE = ("gpu", "ranks", "capture", "timed", "telemetry")
 """A rule that lacks one of these does not apply to this program, or to a trace alone. A rule that
-lacks anything else could not look. The JSON document has all of them."""
+lacks anything else could not check. The JSON document has all of them."""
 _NEEDED_PARTS = {
     "sites": "operators",
     "stacks": "Python stacks",
@@ -63,7 +63,7 @@ _NEEDED_PARTS = {
 
 
 def findings_section(findings: Findings) -> Section:
-    """Return the claims and what is said below them. At a terminal they need no title."""
+    """Return the claims and the sentences below them. At a terminal they need no title."""
     blocks: list[Block] = [Claims(claims)] if (claims := findings_claims(findings)) else []
     blocks += [Paragraph(prose(text), "quiet") for text in closing_sentences(findings)]
     return Section(
@@ -168,8 +168,9 @@ def short_place(finding: Finding) -> str:
 
 
 def closing_sentences(findings: Findings) -> tuple[str, ...]:
-    """Return what is said below the claims: the largest loss without a finding, how many findings
-    have no line, and which steps were looked at. Without claims, return what is said instead."""
+    """Return the sentences below the claims: the largest loss without a finding, how many findings
+    have no line, and which steps were studied. Without claims, return the sentences that replace
+    them."""
     if shown_findings(findings):
         sentences = (largest_loss(findings), _findings_without_a_line(findings))
     else:
@@ -250,8 +251,8 @@ def _findings_without_a_line(findings: Findings) -> str:
 
 
 def _no_claim(findings: Findings) -> str:
-    """Return what is said where no finding has a line: how near the ceiling the step is and what is
-    left; or, if most of the time is unexplained, why this is no all-clear."""
+    """Return the sentence for a result without claims: how near the ceiling the step is and what
+    remains; or, if most of the time is unexplained, why this is no all-clear."""
     unmeasured = _unmeasured(findings)
     below = len(findings.findings) - len(unmeasured)
     read = ""
@@ -276,7 +277,7 @@ def _no_claim(findings: Findings) -> str:
 
 
 def _rules_that_could_not_look(findings: Findings) -> str:
-    """Return how many rules were not asked because something was not recorded: that they report
+    """Return how many rules could not check because something was not recorded. That they report
     nothing is no all-clear."""
     rules = [r for r in findings.unlooked if not set(r.lacks) & set(_NOT_RECORDED_HERE)]
     lacking = {need for rule in rules for need in rule.lacks}
@@ -288,7 +289,7 @@ def _rules_that_could_not_look(findings: Findings) -> str:
         parts = [f"no {words}" for need, words in _NEEDED_PARTS.items() if need in lacking]
         parts += [f"no {need}" for need in sorted(lacking - _NEEDED_PARTS.keys())]
         missing = f"the trace has {' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}"
-    return f"{units.plural(len(rules), 'rule')} could not look: {missing}"
+    return f"{units.plural(len(rules), 'rule')} could not check: {missing}"
 
 
 def _unmeasured(findings: Findings) -> list[Finding]:

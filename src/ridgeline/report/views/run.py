@@ -274,7 +274,7 @@ def _commands(summary: RunSummary) -> tuple[Command, ...]:
 
 
 def remarks(summary: RunSummary) -> tuple[Item, ...]:
-    """Return a line for each thing that a person should know and that no shown finding says."""
+    """Return a line for each thing that a person should know and that no shown finding states."""
     return (
         *_deciding_numbers(summary), *_endings(summary), *_regions(summary), *_held_memory(summary),
         *_memory(summary), *_energy(summary), *_machine(summary), *_waits(summary),
@@ -609,7 +609,7 @@ def _ceiling(work: Efficiency) -> str:
 
 
 def _uncounted(operator: Uncounted) -> str:
-    """Return an operator whose work no formula tells, with how much it matters."""
+    """Return an operator without a formula for its work, with its share of the time."""
     calls, part = units.significant(operator.calls), units.percent(operator.share)
     return f"{operator.op} ({calls} a step, {part} of operator time)"
 

@@ -181,7 +181,7 @@ def notes(test: SelfTest) -> list[str]:
 
 
 def _wrong_verdicts(bench: Bench) -> list[str]:
-    """Name verdicts against the truth: one of those is worse than none."""
+    """Yield verdicts that contradict the truth, which are worse than no verdict."""
     made = []
     for procedure in _PROCEDURES:
         slower = [t for t in bench.tallies if t.procedure == procedure and t.effect]

@@ -34,9 +34,10 @@ from ridgeline.report.views.trace_data import SCHEMA, LeftOut, all_devices, data
 from ridgeline.report.views.trace_section import SectionOrGap
 
 MAX_WARNINGS = 6
-"""Warnings of a terminal's short view."""
+"""The largest number of warnings in the short view of a terminal."""
 MAX_LOOKED_AT_ROWS = 200
-"""Rows of a table that a short view looks at; to make words of 50,000 rows takes two seconds."""
+"""The largest number of rows that are formatted for a short view: formatting 50,000 takes two
+seconds."""
 MAX_COMMAND_LENGTH = 160
 _LEVELS: dict[Severity, Level] = {"error": "error", "warning": "warning", "note": "quiet"}
 
@@ -92,7 +93,7 @@ def document(
     full: bool = False,
     typed: Sequence[str] = (),
 ) -> Document:
-    """`limit` is how many rows of each table are made into words."""
+    """Return the document; `limit` is how many rows of each table are formatted."""
     blocks: list[Block] = []
     if study.window.note:
         blocks.append(Paragraph(study.window.note, "quiet"))
@@ -174,8 +175,8 @@ def check_paragraph(check: Check, detail: Detail = "brief") -> Paragraph:
 
 
 def parts(study: TraceStudy) -> tuple[Part, ...]:
-    """Return busy first, then idle by cause, the largest first; () where the device's time cannot
-    be believed."""
+    """Return busy first, then idle by cause, the largest first; () if the time of the device cannot
+    be trusted."""
     whole = all_devices(study)
     if whole.busy_ns is None or whole.idle_ns is None:
         return ()
@@ -253,7 +254,7 @@ _WITH_VALUE = ("--output", "--top")
 
 
 def _without_output(typed: Sequence[str]) -> list[str]:
-    """Return the question without where its answer went and how much of it was shown."""
+    """Return the typed words without the options that name an output or the rows to show."""
     kept: list[str] = []
     words = iter(typed)
     for word in words:

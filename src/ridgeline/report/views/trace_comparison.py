@@ -37,7 +37,7 @@ KINDS = {
 }
 SHORT_ROWS = 8
 MAX_PERCENT_FACTOR = 10
-"""A larger increase is told as a factor, because its percentage is hard to read."""
+"""A larger increase is printed as a factor, because its percentage would be hard to read."""
 _FIGURES = ("of", "name", "before_ms", "after_ms", "change_ms", "before_count", "after_count")
 
 

@@ -1,4 +1,4 @@
-"""The answer to an SQL query on traces: a table of whatever the person asked for."""
+"""The answer to an SQL query on traces: a table with the columns of the query."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ Rows = Sequence[tuple[Any, ...]]
 def trace_query_report(
     columns: tuple[str, ...], rows: Rows, *, truncated: bool, left_out: Sequence[LeftOut] = ()
 ) -> Report:
-    """`truncated`: there were more rows than were taken; how many is not known."""
+    """Return the report. `truncated` means that there are more rows, an unknown number."""
     return Report(
         document=lambda: document(columns, rows, truncated=truncated),
         data=lambda: {
@@ -70,7 +70,7 @@ def _is_number(i: int, rows: Rows) -> bool:
 
 
 def _text(value: Any) -> str:
-    """NULL is written out: it is not an empty text."""
+    """Return a cell as text. NULL is printed as null, because it is not an empty text."""
     if value is None:
         return "null"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -9,8 +9,9 @@ from ridgeline.report.document import Block, Chart, Column, Item, Paragraph, Sec
 NO_DEVICE = "There is no device work in this trace."
 MAX_FOLDED_ROWS = 15
 """Rows of a table that a terminal shows only in the full view, in formats that fold it."""
-TOLD_AS_MISSING = ("no-shapes", "no-stacks", "no-memory")
-"""Doubts that `TraceStudy.missing` explains already, with the profiler's switch to set."""
+EXPLAINED_BY_MISSING = ("no-shapes", "no-stacks", "no-memory")
+"""Codes of doubts that `TraceStudy.missing` explains already, with the option of the profiler to
+set."""
 _ALSO_CALLED = {"gaps": ("idle", "idle causes"), "idle": ("idle causes",), "device": ("idle",)}
 """Other names under which checks make a section doubtful."""
 
@@ -24,7 +25,7 @@ def trace_section(
     title: str,
     *,
     name: str = "",
-    says: Sequence[str] = (),
+    sentences: Sequence[str] = (),
     charts: Sequence[Chart] = (),
     table: Table | None = None,
     notes: Sequence[str] = (),
@@ -36,11 +37,11 @@ def trace_section(
     """Return a section. `name` is what checks call it. `full`: a terminal shows it in the full view
     only, with `line` in its place where there is one; a page folds it."""
     has_rows = table is not None and bool(table.rows)
-    if not has_rows and not says:
+    if not has_rows and not sentences:
         return _nothing(study, title, trust, empty)
     doubt = _doubt(study, name, trust)
     blocks: list[Block] = [Paragraph(doubt, "doubt")] if doubt else []
-    blocks += [Paragraph(text) for text in says]
+    blocks += [Paragraph(text) for text in sentences]
     blocks += charts
     blocks += [table] if table is not None and has_rows else []
     blocks += [Paragraph(text, "quiet") for text in notes]
@@ -69,7 +70,7 @@ def _nothing(study: TraceStudy, title: str, trust: Trust, empty: str) -> Section
     if trust.confidence == "good":
         return item(title, empty)
     # The headline says that there is no device work, and the last lines what was not recorded.
-    elsewhere = not study.devices or any(code in TOLD_AS_MISSING for code in trust.codes)
+    elsewhere = not study.devices or any(code in EXPLAINED_BY_MISSING for code in trust.codes)
     return Section(
         title=title,
         blocks=(Paragraph(doubt_text(trust), "doubt"),),
@@ -79,8 +80,8 @@ def _nothing(study: TraceStudy, title: str, trust: Trust, empty: str) -> Section
 
 
 def _doubt(study: TraceStudy, name: str, trust: Trust) -> str:
-    """Return why a section cannot be fully believed. What a warning of the report explains is not
-    explained twice."""
+    """Return why a section cannot be fully trusted. A reason that a warning of the report gives is
+    not repeated."""
     names = {name, *_ALSO_CALLED.get(name, ())}
     loud = [c for c in study.validation if names & {*c.affects} and c.severity != "note"]
     is_explained = any(check.id in trust.codes for check in loud)

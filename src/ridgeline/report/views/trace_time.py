@@ -22,7 +22,7 @@ MIN_NOTABLE_SHARE = 0.1
 """A share from which a reader takes a figure for a finding."""
 MAX_STRIPS = 16
 MAX_DRAWN_GAPS = 200
-"""More would lie on each other, and each takes 200 bytes of the page with its tip."""
+"""The largest number of gaps drawn: more would overlap, and each takes 200 bytes of the page."""
 
 
 def idle_causes(study: TraceStudy) -> SectionOrGap:
@@ -60,7 +60,8 @@ def _cause_row(cause: IdleCause, has_lines: bool) -> Row:
 
 
 def _gap_timeline(study: TraceStudy) -> TimelineChart | None:
-    """Return the longest gaps where they were. Of several ranks, a gap does not say whose it is."""
+    """Return the longest gaps along the window. A gap does not name its rank, so several ranks have
+    no such chart."""
     window = study.window
     devices = [device for device in study.devices[:MAX_STRIPS] if device.busy_ns is not None]
     ranks = {device.rank for device in study.devices}
@@ -256,7 +257,7 @@ def _step_row(device: DeviceTime, step: StepTime) -> Row:
 
 def launches(study: TraceStudy) -> SectionOrGap:
     launch = study.launch
-    says: Sequence[str] = ()
+    sentences: Sequence[str] = ()
     if launch.launches:
         calls = [f"{launch.launches:,} launches"]
         if launch.per_step is not None:
@@ -268,7 +269,7 @@ def launches(study: TraceStudy) -> SectionOrGap:
         if launch.median_call_ns is not None:
             calls.append(f"a call takes {time(launch.median_call_ns)}")
         if launch.empty_queue is not None:
-            calls.append(f"{share_text(launch.empty_queue)} found the device with nothing to do")
+            calls.append(f"{share_text(launch.empty_queue)} found the device idle")
         work = [
             f"{share_text(launch.small_kernels)} of kernels under 10 µs, "
             f"{share_text(launch.small_kernel_time)} of kernel time"
@@ -281,19 +282,19 @@ def launches(study: TraceStudy) -> SectionOrGap:
             work.append(
                 f"{share_text(launch.linked)} of device work has its launching call in the trace"
             )
-        says = (" · ".join(calls), " · ".join(work))
+        sentences = (" · ".join(calls), " · ".join(work))
     return trace_section(
         study,
-        f"launches{_whose(launch.of)}" if says else "launches",
+        f"launches{_whose(launch.of)}" if sentences else "launches",
         name="launch",
-        says=says,
-        trust=launch.trust if says else GOOD,
+        sentences=sentences,
+        trust=launch.trust if sentences else GOOD,
         empty="No launching calls are in this trace.",
     )
 
 
 def _whose(label: str) -> str:
-    """Of several ranks, these figures are of one rank, not a sum."""
+    """Return which rank the figures are of: with several ranks they are not a sum."""
     return f" of {label}" if label else ""
 
 
@@ -302,18 +303,18 @@ def overlap(study: TraceStudy) -> SectionOrGap:
     parts = (("both", both.both_ns), ("only host", both.host_ns), ("only device", both.device_ns),
              ("neither", both.neither_ns))  # fmt: skip
     total = sum(ns for _, ns in parts) if study.devices else 0
-    says = ""
+    sentences = ""
     if total:
         split = " · ".join(f"{name} {time(ns)} {share_text(ns / total)}" for name, ns in parts)
-        says = f"host in operators or calls, device busy: {split}"
+        sentences = f"host in operators or calls, device busy: {split}"
         # Python runs between operators too, and only operators are in every trace.
         if both.neither_ns / total >= MIN_NOTABLE_SHARE:
-            says += " (Python between them counts as neither)"
+            sentences += " (Python between them counts as neither)"
     return trace_section(
         study,
         "host and device",
         name="overlap",
-        says=(says,) if says else (),
+        sentences=(sentences,) if sentences else (),
         trust=both.trust,
         empty="Host and device cannot be set beside each other.",
     )
@@ -329,16 +330,16 @@ def phases(study: TraceStudy) -> SectionOrGap:
         study,
         "phases of a step",
         name="phases",
-        says=(split,) if any(p.phase != "other" for p in seen) else (),
+        sentences=(split,) if any(p.phase != "other" for p in seen) else (),
         empty="Phases are not known: no backward, optimizer or loader was seen.",
     )
 
 
 def critical_path(study: TraceStudy) -> SectionOrGap:
     path = study.critical_path
-    says = line = ""
+    sentences = line = ""
     if path.total_ns:
-        says = (
+        sentences = (
             f"host {share_text(path.host_ns / path.total_ns)} · "
             f"device {share_text(path.device_ns / path.total_ns)} · "
             f"waiting {share_text(path.wait_ns / path.total_ns)} of {time(path.total_ns)}"
@@ -346,9 +347,11 @@ def critical_path(study: TraceStudy) -> SectionOrGap:
         top = ", ".join(
             f"{shorten(kernel_name(p.what), 40)} {share_text(p.share)}" for p in path.top[:3]
         )
-        line = f"{says}{f'; largest parts: {top}' if top else ''}" if study.devices else ""
+        line = f"{sentences}{f'; largest parts: {top}' if top else ''}" if study.devices else ""
         if path.trust.confidence == "good":
-            says += "; what decided the end: work beside it is hidden behind it"
+            sentences += (
+                "; this chain decides when the window ends, and other work is hidden behind it"
+            )
     columns = (
         Column("what", "name", -1),
         Column("side", "words"),
@@ -362,7 +365,7 @@ def critical_path(study: TraceStudy) -> SectionOrGap:
         study,
         f"critical path{_whose(path.of)}",
         name="critical path",
-        says=(says,) if says else (),
+        sentences=(sentences,) if sentences else (),
         table=Table(columns=columns, rows=rows, short=MAX_FOLDED_ROWS),
         trust=path.trust,
         empty="The critical path could not be followed.",

@@ -34,16 +34,16 @@ from ridgeline.report.views.trace_section import (
 )
 
 MIN_NAMED_CATEGORY_SHARE = 0.005
-"""Smaller kinds of work are left out of the line that sums them up."""
+"""Kinds of work below this share are not in the line that sums them up."""
 MIN_MEMORY_BYTES = 1 << 20
 """Of the CPU's allocator, often a few bytes are all that was recorded."""
 MAX_CURVES = 16
 MAX_ROOFLINE_MARKS = 300
-"""More would lie on each other, and each takes 200 bytes of the page with its tip."""
+"""The largest number of marks: more would overlap, and each takes 200 bytes of the page."""
 MAX_ROOFS = 3
 MAX_NAMED_REGIONS = 3
 MAX_INDENTS = 8
-"""Levels of a module that its name is indented by."""
+"""The largest number of levels by which the name of a module is indented."""
 _ONE_RANK = "One rank only: give the traces of all ranks together to see who was late."
 
 
@@ -168,26 +168,26 @@ def categories(study: TraceStudy) -> SectionOrGap:
 
 
 def roofline(study: TraceStudy, limit: int | None) -> SectionOrGap:
-    found = study.roofline
+    roofline = study.roofline
     columns = (
         Column("operator", "name"), Column("inputs", "name", -1), Column("dtype", "words", 2),
         Column("time", spare=-1), Column("share", spare=1), Column("rate", spare=1),
         Column("bound by", "words"),
         Column("of its ceiling", spare=-1), Column("ceiling", "words", 2),
     )  # fmt: skip
-    rows = tuple(_roofline_row(r) for r in found.rows[:limit])
+    rows = tuple(_roofline_row(r) for r in roofline.rows[:limit])
     others = ", ".join(
-        f"{shorten(kernel_name(name), 60)} ({time(ns)})" for name, ns in found.uncovered[:3]
+        f"{shorten(kernel_name(name), 60)} ({time(ns)})" for name, ns in roofline.uncovered[:3]
     )
-    covered = f"{share_text(found.covered)} of device time has shapes and a formula"
+    covered = f"{share_text(roofline.covered)} of device time has shapes and a formula"
     return trace_section(
         study,
-        f"roofline{f' of {found.device}' if found.device else ''}",
+        f"roofline{f' of {roofline.device}' if roofline.device else ''}",
         name="roofline",
-        charts=(_roofline_chart(found),),
-        table=Table(columns=columns, rows=rows, short=5, unseen=len(found.rows) - len(rows)),
+        charts=(_roofline_chart(roofline),),
+        table=Table(columns=columns, rows=rows, short=5, unseen=len(roofline.rows) - len(rows)),
         notes=[f"{covered}{f'; the rest: {others}' if others else ''}"],
-        trust=found.trust,
+        trust=roofline.trust,
         empty="No roofline: it needs recorded shapes (record_shapes=True) and device work.",
     )
 
@@ -206,9 +206,9 @@ def _roofline_row(r: RooflineRow) -> Row:
     )  # fmt: skip
 
 
-def _roofline_chart(found: Roofline) -> RooflineChart:
+def _roofline_chart(roofline: Roofline) -> RooflineChart:
     """Return rate over intensity; the roofs are the ceilings of the operators."""
-    rows = [r for r in found.rows if r.intensity > 0 and r.flops_s > 0][:MAX_ROOFLINE_MARKS]
+    rows = [r for r in roofline.rows if r.intensity > 0 and r.flops_s > 0][:MAX_ROOFLINE_MARKS]
     peaks = {r.ceiling for r in rows if r.bound == "compute" and r.ceiling}
     bandwidths = [r.ceiling for r in rows if r.bound == "memory" and r.ceiling]
     return RooflineChart(
@@ -269,7 +269,7 @@ def memory(study: TraceStudy) -> SectionOrGap:
         study,
         "memory",
         name="memory",
-        says=[_memory_text(curve) for curve in study.memory],
+        sentences=[_memory_text(curve) for curve in study.memory],
         charts=[
             CurveChart(
                 points=curve.points,
@@ -347,7 +347,7 @@ def _rank_row(r: RankTime) -> Row:
 
 
 def collectives(study: TraceStudy) -> SectionOrGap:
-    found = study.ranks.collectives if study.ranks else ()
+    collectives = study.ranks.collectives if study.ranks else ()
     columns = (
         Column("collective", "name"),
         Column("group", "name", spare=2),
@@ -361,7 +361,7 @@ def collectives(study: TraceStudy) -> SectionOrGap:
         study,
         "collectives",
         name="collectives",
-        table=Table(columns=columns, rows=tuple(map(_collective_row, found)), short=4),
+        table=Table(columns=columns, rows=tuple(map(_collective_row, collectives)), short=4),
         empty="No collective could be matched over the ranks." if study.ranks else _ONE_RANK,
     )
 
