@@ -21,7 +21,7 @@ from ridgeline.records.step_work import StepWork
 from ridgeline.records.verdict import DoubtCode
 from ridgeline.trace.analyses.recorded_calls import OpWork
 from ridgeline.trace.analyses.roofline import Hint, row_of
-from ridgeline.trace.analyses.step_work import bound
+from ridgeline.trace.analyses.step_work import limits
 from tests.unit.diagnosis.made_up_steps import BASE, MS, noise, noisy, step
 from tests.unit.diagnosis.made_up_verdict import capture, limit
 
@@ -263,7 +263,7 @@ def test_no_operator_reaches_more_than_its_ceiling(share: float) -> None:
         row = row_of("aten::mm", "", one, Hint(), 1, took_ns, took_ns, DEVICE)
         assert row.over_ceiling == (share > MAX_SHARE_OF_CEILING)
         assert row.attained is None or row.attained <= MAX_SHARE_OF_CEILING
-        reached = bound((row,)).attained
+        reached = limits((row,)).attained
         assert reached is not None
         assert reached <= 1.0
 
@@ -273,4 +273,4 @@ def test_an_operator_has_no_share_of_a_disturbed_ceiling() -> None:
     one = OpWork(flops=1, bytes=10**8, dtype="float32")
     row = row_of("aten::add", "", one, Hint(), 1, 10**7, 10**7, device)
     assert (row.bound, row.attained, row.over_ceiling) == ("", None, False)
-    assert bound((row,)).attained is None
+    assert limits((row,)).attained is None

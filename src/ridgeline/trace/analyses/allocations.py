@@ -1,4 +1,5 @@
-"""Memory over the window, one curve a device, from the allocators' own events."""
+"""Memory from the events of the allocators: a curve over the window for each device, what modules
+keep for the backward, and which blocks stay allocated from step to step."""
 
 import re
 from collections import Counter
@@ -37,8 +38,8 @@ def memory_curves(trace: Trace, window: Window, points: int = 2000) -> tuple[Mem
         return ()
     key = memory.device_type.astype(np.int64) * (1 << 32) + memory.device
     curves = []
-    for one in np.unique(key):
-        rows = np.flatnonzero(key == one)
+    for device in np.unique(key):
+        rows = np.flatnonzero(key == device)
         curve = _curve(trace, memory.take(rows), window, max(points, 8))
         if curve is not None:
             curves.append(curve)
@@ -49,9 +50,9 @@ def _curve(trace: Trace, events: Allocations, window: Window, points: int) -> Me
     first, last = np.searchsorted(events.ts, [window.start_ns, window.end_ns])
     if first == last:
         return None
-    device = _device(int(events.device_type[0]), int(events.device[0]))
-    told = bool((events.allocated >= 0).all())
-    level = events.allocated if told else np.cumsum(events.bytes)
+    device = _device_name(int(events.device_type[0]), int(events.device[0]))
+    has_totals = bool((events.allocated >= 0).all())
+    level = events.allocated if has_totals else np.cumsum(events.bytes)
     start = int(level[first] - events.bytes[first])
     at, level, reserved = events.ts[first:last], level[first:last], events.reserved[first:last]
     # one point before the first event and one at the end, so that the curve spans the window
@@ -60,21 +61,21 @@ def _curve(trace: Trace, events: Allocations, window: Window, points: int) -> Me
     reserved = np.concatenate([reserved[:1], reserved, reserved[-1:]])
     peak = int(level.argmax())
     lanes = events.lane[first:last]
-    inside = 0 < peak <= len(lanes)  # else before the first event: nobody knows what was done then
-    doing = moment(trace, int(at[peak]), int(lanes[peak - 1])) if inside else Moment()
-    kept = _thin(at, level, reserved, window, points)
-    note = _UNKNOWN_BEFORE if not told else _CPU_BEFORE if device == "cpu" else ""
+    inside = 0 < peak <= len(lanes)  # before the first event, the operator is unknown
+    peak_moment = moment(trace, int(at[peak]), int(lanes[peak - 1])) if inside else Moment()
+    rows = _rows_to_keep(at, level, reserved, window, points)
+    note = _UNKNOWN_BEFORE if not has_totals else _CPU_BEFORE if device == "cpu" else ""
     return MemoryCurve(
         device=device,
         points=tuple(
-            zip(at[kept].tolist(), level[kept].tolist(), reserved[kept].tolist(), strict=True)
+            zip(at[rows].tolist(), level[rows].tolist(), reserved[rows].tolist(), strict=True)
         ),
         peak_bytes=int(level[peak]),
         peak_ns=int(at[peak]),
-        peak_step=_step(trace, int(at[peak])),
-        peak_phase=doing.phase,
-        peak_op=doing.op,
-        peak_module=doing.module,
+        peak_step=_step_name(trace, int(at[peak])),
+        peak_phase=peak_moment.phase,
+        peak_op=peak_moment.op,
+        peak_module=peak_moment.module,
         start_bytes=start,
         end_bytes=int(level[-1]),
         reserved_peak_bytes=int(reserved.max()),
@@ -83,7 +84,7 @@ def _curve(trace: Trace, events: Allocations, window: Window, points: int) -> Me
     )
 
 
-def _thin(
+def _rows_to_keep(
     at: NDArray[np.int64],
     level: NDArray[np.int64],
     reserved: NDArray[np.int64],
@@ -106,14 +107,14 @@ def _thin(
     return np.unique(np.concatenate([lowest, highest, ends]))
 
 
-def _device(kind: int, index: int) -> str:
+def _device_name(kind: int, index: int) -> str:
     if kind == 0 or (kind < 0 and index < 0):
         return "cpu"
     name = _TYPES.get(kind, "cuda" if kind < 0 else f"device type {kind}")
     return f"{name}:{index}" if index >= 0 else name
 
 
-def _step(trace: Trace, at: int) -> str:
+def _step_name(trace: Trace, at: int) -> str:
     """Return the name of the step mark around a moment."""
     spans = trace.annotations
     marks = trace.names_where(spans.name, lambda name: name.startswith("ProfilerStep"))
@@ -122,28 +123,31 @@ def _step(trace: Trace, at: int) -> str:
 
 
 _MODULE = "nn.Module: "
-_ENGINE = "autograd::engine"
+_AUTOGRAD_ENGINE = "autograd::engine"
 _BACKWARD = re.compile(r"autograd::engine|\w+Backward\d*$")
 
 
 class Moment(Struct, frozen=True, kw_only=True):
     phase: str = ""
-    """"" where nothing tells it: no marks, no stacks, no autograd node around."""
+    """"" where it is unknown: without marks, stacks or an autograd node around the moment."""
     op: str = ""
-    """The outermost operator, in the backward the autograd node: what the program asked for."""
+    """The outermost operator, which the program called; in the backward, the autograd node."""
     module: str = ""
-    """GPT_0 / Block_3: with stacks, and not in the backward."""
+    """Such as GPT_0 / Block_3; known only with stacks, and not in the backward."""
 
 
 def moment(trace: Trace, at: int, lane: int) -> Moment:
-    """Return what held the moment on one thread: another thread may be loading the next batch
-    meanwhile."""
-    ops, frames = _around(trace, trace.ops, at, lane), _around(trace, trace.frames, at, lane)
-    marks = [*_around(trace, trace.annotations, at, lane), *frames]
+    """Return what one thread did at a moment. Other threads do not count: they may load the next
+    batch meanwhile."""
+    ops, frames = (
+        _names_around(trace, trace.ops, at, lane),
+        _names_around(trace, trace.frames, at, lane),
+    )
+    marks = [*_names_around(trace, trace.annotations, at, lane), *frames]
     modules = [name.removeprefix(_MODULE) for name in frames if name.startswith(_MODULE)]
     return Moment(
         phase=_phase(ops, marks, bool(modules)),
-        op=next((name for name in ops if not name.startswith(_ENGINE)), ""),
+        op=next((name for name in ops if not name.startswith(_AUTOGRAD_ENGINE)), ""),
         module=" / ".join(modules),
     )
 
@@ -158,29 +162,30 @@ def _phase(ops: list[str], marks: list[str], in_module: bool) -> str:
     return "forward" if in_module else ""
 
 
-def _around(trace: Trace, table: Events, at: int, lane: int) -> list[str]:
-    """Return the names of the events that hold a moment, the outermost first."""
+def _names_around(trace: Trace, table: Events, at: int, lane: int) -> list[str]:
+    """Return the names of the events around a moment, the outermost first."""
     rows = np.flatnonzero((table.lane == lane) & (table.ts <= at) & (at < table.end))
     return [trace.text(int(table.name[row])) for row in rows[np.argsort(table.ts[rows])]]
 
 
 MAX_MODULES = 50
 MAX_SIZES = 5
-_OPS = 3
+_MAX_OPERATORS = 3
 _SEGMENT = re.compile(r"(cuda|hip)(Malloc|Free)$|(cu|hip)Mem(Create|Map|Unmap|Release|SetAccess)$")
 
 Levels = NDArray[np.int64]
 
 
 def activations(trace: Trace, links: Links, window: Window) -> TraceMemory | None:
-    """Return None where the trace holds no allocations in the window (profile_memory=False)."""
-    events = _of_one_device(trace, window)
+    """Return the memory of the steps, of the forward and of the modules; None if the trace has no
+    allocations in the window (profile_memory=False)."""
+    events = _main_device_events(trace, window)
     if events is None:
         return None
-    told = bool((events.allocated >= 0).all())
-    level = events.allocated if told else np.cumsum(events.bytes)
-    every = steps_of(trace)  # levels need no window: three steps tell more than two
-    marks = _inside(every, window)
+    has_totals = bool((events.allocated >= 0).all())
+    level = events.allocated if has_totals else np.cumsum(events.bytes)
+    steps_marked = steps_of(trace)  # all steps, also those outside the window, show growth
+    marks = _steps_inside(steps_marked, window)
     steps = max(len(marks), 1)
     phases = phase_spans(trace, links)
     calls = _modules(trace, window, phases["forward"], marks)
@@ -188,52 +193,52 @@ def activations(trace: Trace, links: Links, window: Window) -> TraceMemory | Non
     kind, index = int(events.device_type[0]), int(events.device[0])
     name = f"cuda:{index}" if kind > 0 or (kind < 0 and index >= 0) else "cpu"
     backward = clip(phases["backward"], window.start_ns, window.end_ns)
-    held = _before_backward(events, level, backward, marks)
-    modules = _held(trace, events, level, calls, steps)
+    forward_bytes = _before_backward(events, level, backward, marks)
+    modules = _memory_by_module(trace, events, level, calls, steps)
     nodes, run, unrun = _nodes(trace, links, window)
     if not run:
         outer = [m for m in modules if m.depth == 0]
-        held = max((m.held_bytes / m.calls for m in outer), default=0.0)
+        forward_bytes = max((m.held_bytes / m.calls for m in outer), default=0.0)
     return TraceMemory(
         device=name,
-        absolute=told and name != "cpu",
-        step_ends_bytes=tuple(int(x) for x in _at(events, level, every.end)),
-        step_allocated_bytes=_allocated(events, every),
+        absolute=has_totals and name != "cpu",
+        step_ends_bytes=tuple(int(x) for x in _level_at(events, level, steps_marked.end)),
+        step_allocated_bytes=_allocated(events, steps_marked),
         peak_bytes=int(level[inside].max()),
         reserved_bytes=int(events.reserved[inside].max()),
         segments=_segments(trace, links, window, steps),
-        forward_bytes=held,
+        forward_bytes=forward_bytes,
         modules=modules,
-        stays=_stays(trace, links, events, every),
+        stays=_blocks_that_stay(trace, links, events, steps_marked),
         nodes=nodes / steps,
         unrun_nodes=unrun / steps,
         backwards=run,
     )
 
 
-def _of_one_device(trace: Trace, window: Window) -> Allocations | None:
+def _main_device_events(trace: Trace, window: Window) -> Allocations | None:
     memory = trace.memory
     if not len(memory) or window.ns <= 0:
         return None
     key = memory.device_type.astype(np.int64) * (1 << 32) + memory.device
-    here = (memory.ts >= window.start_ns) & (memory.ts < window.end_ns)
+    in_window = (memory.ts >= window.start_ns) & (memory.ts < window.end_ns)
     sums = {
-        int(one): int(np.abs(memory.bytes[here & (key == one)]).sum())
-        for one in np.unique(key[here])
+        int(device): int(np.abs(memory.bytes[in_window & (key == device)]).sum())
+        for device in np.unique(key[in_window])
     }
     if not sums:
         return None
-    # A GPU's memory is what is short, however much the host's allocator turns over.
-    best = max(sums, key=lambda one: (one >> 32 != 0, sums[one]))
+    # Memory of a GPU is scarcer than that of the host, so a GPU comes first.
+    best = max(sums, key=lambda device: (device >> 32 != 0, sums[device]))
     return memory.take(np.flatnonzero(key == best))
 
 
-def _inside(marks: Steps, window: Window) -> Steps:
+def _steps_inside(marks: Steps, window: Window) -> Steps:
     rows = (marks.start >= window.start_ns) & (marks.start < window.end_ns)
     return Steps(marks.number[rows], marks.start[rows], marks.end[rows])
 
 
-def _at(events: Allocations, level: Levels, moments: NDArray[np.int64]) -> Levels:
+def _level_at(events: Allocations, level: Levels, moments: NDArray[np.int64]) -> Levels:
     """Return the level at each moment: the level after the last event before it."""
     rows = np.searchsorted(events.ts, moments, side="left") - 1
     first = int(level[0] - events.bytes[0])
@@ -244,7 +249,7 @@ def _allocated(events: Allocations, marks: Steps) -> tuple[int, ...]:
     """Return the bytes that each step allocated, freed again or not."""
     total = np.concatenate([[0], np.cumsum(np.maximum(events.bytes, 0))])
     first, last = np.searchsorted(events.ts, [marks.start, marks.end])
-    return tuple(int(one) for one in total[last] - total[first])
+    return tuple(int(bytes_allocated) for bytes_allocated in total[last] - total[first])
 
 
 def _before_backward(events: Allocations, level: Levels, backward: Spans, marks: Steps) -> float:
@@ -280,20 +285,20 @@ def _modules(trace: Trace, window: Window, forward: Spans, marks: Steps) -> _Cal
     for i in np.flatnonzero(above >= 0).tolist():  # by start: the one above comes first
         depth[i] = depth[above[i]] + 1
     middle = (frames.ts + frames.end) // 2
-    kept = (frames.ts >= window.start_ns) & (frames.end <= window.end_ns)
-    kept &= covered(forward, middle, middle + 1) > 0
+    counts = (frames.ts >= window.start_ns) & (frames.end <= window.end_ns)
+    counts &= covered(forward, middle, middle + 1) > 0
     if len(marks):
-        kept &= covered(union(marks.start, marks.end), frames.ts, frames.ts + 1) > 0
-    return _Calls(frames.take(kept), depth[kept])
+        counts &= covered(union(marks.start, marks.end), frames.ts, frames.ts + 1) > 0
+    return _Calls(frames.take(counts), depth[counts])
 
 
-def _held(
+def _memory_by_module(
     trace: Trace, events: Allocations, level: Levels, calls: _Calls, steps: int
 ) -> tuple[ModuleMemory, ...]:
     frames, depth = calls
     if not len(frames):
         return ()
-    grown = _at(events, level, frames.end) - _at(events, level, frames.ts)
+    grown = _level_at(events, level, frames.end) - _level_at(events, level, frames.ts)
     last = _last_block(events, frames)
     sums: dict[tuple[str, int], list[float]] = {}
     for i in range(len(frames)):
@@ -302,12 +307,12 @@ def _held(
         row[0] += 1
         row[1] += float(grown[i])
         row[2] += float(min(last[i], max(grown[i], 0)))
-    found = [
-        ModuleMemory(kind=kind, depth=deep, calls=calls / steps, held_bytes=held / steps,
+    rows_found = [
+        ModuleMemory(kind=kind, depth=deep, calls=calls / steps, held_bytes=kept_bytes / steps,
                      last_bytes=result / steps)
-        for (kind, deep), (calls, held, result) in sums.items()
+        for (kind, deep), (calls, kept_bytes, result) in sums.items()
     ]  # fmt: skip
-    return tuple(sorted(found, key=lambda m: (-m.held_bytes, m.depth)))[:MAX_MODULES]
+    return tuple(sorted(rows_found, key=lambda m: (-m.held_bytes, m.depth)))[:MAX_MODULES]
 
 
 def _last_block(events: Allocations, frames: Frames) -> Levels:
@@ -326,10 +331,10 @@ def _nodes(trace: Trace, links: Links, window: Window) -> tuple[float, bool, flo
     gradients on carries the next number."""
     ops = trace.ops
     named = trace.names_where(ops.name, lambda name: "Backward" in name)
-    here = (ops.ts >= window.start_ns) & (ops.ts < window.end_ns)
-    made = here & (ops.sequence >= 0) & (ops.forward_thread <= 0) & ~named
+    in_window = (ops.ts >= window.start_ns) & (ops.ts < window.end_ns)
+    made = in_window & (ops.sequence >= 0) & (ops.forward_thread <= 0) & ~named
     numbers = ops.sequence[made & (ops.lane == links.main_lane)]
-    ran = here & ((ops.forward_thread > 0) | named)
+    ran = in_window & ((ops.forward_thread > 0) | named)
     if not len(numbers):
         return 0.0, bool(ran.any()), 0.0
     low, high = int(numbers.min()), int(numbers.max())
@@ -341,29 +346,30 @@ def _nodes(trace: Trace, links: Links, window: Window) -> tuple[float, bool, flo
 def _segments(trace: Trace, links: Links, window: Window, steps: int) -> SegmentCalls:
     """Return the calls by which the allocator gets memory from the driver or gives it back."""
     calls = trace.calls
-    here = (calls.ts >= window.start_ns) & (calls.ts < window.end_ns)
+    in_window = (calls.ts >= window.start_ns) & (calls.ts < window.end_ns)
     named = trace.names_where(calls.name, lambda name: _SEGMENT.match(name) is not None)
-    found = calls.take(np.flatnonzero(here & named))
-    if not len(found):
+    segment_calls = calls.take(np.flatnonzero(in_window & named))
+    if not len(segment_calls):
         return SegmentCalls()
     places = user_places(trace, links)
-    codes = places.at(found.lane.astype(np.int64), found.ts)
+    codes = places.at(segment_calls.lane.astype(np.int64), segment_calls.ts)
     spent: Counter[int] = Counter()
-    for code, dur in zip(codes.tolist(), found.dur.tolist(), strict=True):
+    for code, dur in zip(codes.tolist(), segment_calls.dur.tolist(), strict=True):
         if code != -1:
             spent[code] += dur
     best = spent.most_common(1)
     return SegmentCalls(
-        calls=len(found) / steps,
-        host_ns=float(found.dur.sum()) / steps,
+        calls=len(segment_calls) / steps,
+        host_ns=float(segment_calls.dur.sum()) / steps,
         place=places.place(best[0][0]) if best else None,
     )
 
 
-def _stays(
+def _blocks_that_stay(
     trace: Trace, links: Links, events: Allocations, marks: Steps
 ) -> tuple[StaysBehind, ...]:
-    """Over the steps after the first, which frees blocks that are older than the trace."""
+    """Return the blocks that stay allocated, by size. The first step does not count, because it
+    frees blocks that are older than the trace."""
     if len(marks) < 3:
         return ()
     first, last = np.searchsorted(events.ts, [marks.end[0], marks.end[-1]])
@@ -373,29 +379,29 @@ def _stays(
     np.add.at(net, which, np.sign(events.bytes[rows]))
     steps = len(marks) - 1
     order = np.argsort(-(net * sizes), kind="stable")[:MAX_SIZES]
-    found = []
+    blocks = []
     for i in order.tolist():
-        if net[i] < steps:  # less than one a step: nothing that goes on
+        if net[i] < steps:  # less than one block in each step is no growth
             break
-        mine = rows[(which == i) & (events.bytes[rows] > 0)]
-        found.append(
+        allocating = rows[(which == i) & (events.bytes[rows] > 0)]
+        blocks.append(
             StaysBehind(
                 block_bytes=int(sizes[i]),
                 blocks=float(net[i]) / steps,
-                ops=_operators(trace, links, events.take(mine)),
-                place=_one_place(trace, links, events.take(mine)),
+                ops=_operators(trace, links, events.take(allocating)),
+                place=_common_place(trace, links, events.take(allocating)),
             )
         )
-    return tuple(found)
+    return tuple(blocks)
 
 
 def _operators(trace: Trace, links: Links, allocations: Allocations) -> tuple[str, ...]:
     around = enclosing(allocations, trace.ops, links.op_parent)
     names = [trace.text(int(trace.ops.name[row])) for row in around if row >= 0]
-    return tuple(name for name, _ in Counter(names).most_common(_OPS))
+    return tuple(name for name, _ in Counter(names).most_common(_MAX_OPERATORS))
 
 
-def _one_place(trace: Trace, links: Links, allocations: Allocations) -> Place | None:
+def _common_place(trace: Trace, links: Links, allocations: Allocations) -> Place | None:
     places = user_places(trace, links)
     codes = np.unique(places.at(allocations.lane.astype(np.int64), allocations.ts))
     codes = codes[codes != -1]

@@ -1,9 +1,10 @@
 """The critical path: the chain of work that decided when the window ended.
 
-Walked backwards. A device operation started when the one before it on its stream ended, when one
-it awaited on another stream did, or, launched late, some time after its launching call; from
-there the host is followed back to the last call in which it waited for the device, and from that
-call to the operation it waited for. Every moment of the window is on the path once.
+The path is walked backwards. A device operation starts when the operation before it on its stream
+ends, when an operation of another stream that it waits for ends, or, if it was launched late, some
+time after its launching call. From that call, the host is followed back to its last wait for the
+device, and from there to the operation that the host waited for. Each moment of the window is on
+the path exactly once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,12 +22,12 @@ from ridgeline.trace.intervals import Spans, covered, merge, parents, subtract, 
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace, once_per_trace
 
-_SOON_NS = 50_000
-"""Without records of event waits an operation of another stream counts as awaited only if it
-ended this short before. A choice, not measured; paths that use it are marked doubtful."""
+_MAX_AWAITED_GAP_NS = 50_000
+"""Without records of event waits, an operation of another stream counts as awaited only if it ended
+at most this long before. A choice, not measured; paths that use it are marked doubtful."""
 
 
-class By(IntEnum):
+class StartedBy(IntEnum):
     NOTHING = 0
     STREAM = 1
     EVENT = 2
@@ -34,16 +35,17 @@ class By(IntEnum):
 
 
 class Starts(NamedTuple):
-    """One row a device operation."""
+    """What let each device operation (row) start: the operation before it on its stream, one on
+    another stream that an event made it wait for, or its own late launch."""
 
     by: NDArray[np.int8]
     row: NDArray[np.int64]
     """The device operation that had to end first; -1 where the launch decided."""
     at: NDArray[np.int64]
-    """Start of the launching call, where the launch decided."""
+    """The start of the launching call."""
     lane: NDArray[np.int64]
     guessed: NDArray[np.bool_]
-    """The event wait is inferred from times."""
+    """Whether the wait for an event is inferred from times."""
 
 
 @once_per_trace
@@ -53,40 +55,40 @@ def starts(trace: Trace, links: Links) -> Starts:
     end, stream = device.end, streams(device)
     moment, lane = launched(trace, links)
     call = links.device_call
-    handed = moment.copy()
+    handed_over = moment.copy()
     linked = np.flatnonzero(call >= 0)
-    handed[linked] = np.minimum(trace.calls.end[call[linked]], device.ts[linked])
+    handed_over[linked] = np.minimum(trace.calls.end[call[linked]], device.ts[linked])
     late = (lane >= 0) & (moment <= device.ts)
 
     before = _previous_on_stream(stream)
-    has = before >= 0
-    before_end = np.where(has, end[np.maximum(before, 0)], np.iinfo(np.int64).min)
+    has_previous = before >= 0
+    before_end = np.where(has_previous, end[np.maximum(before, 0)], np.iinfo(np.int64).min)
     # kernels of one graph launch follow each other, whenever the call returned
-    together = has & (call >= 0) & (call[np.maximum(before, 0)] == call)
-    queued = has & (~late | (before_end >= handed) | together)
+    same_launch = has_previous & (call >= 0) & (call[np.maximum(before, 0)] == call)
+    queued = has_previous & (~late | (before_end >= handed_over) | same_launch)
 
-    awaited, guessed = _awaited(trace, stream, moment)
+    awaited, guessed = _event_dependencies(trace, stream, moment)
     ended = end[np.maximum(awaited, 0)]
     event = (awaited >= 0) & (awaited < np.arange(count)) & (ended <= device.ts)
-    event &= (ended > before_end) & (~late | (ended >= handed)) & ~together
+    event &= (ended > before_end) & (~late | (ended >= handed_over)) & ~same_launch
 
-    by = np.full(count, By.NOTHING, np.int8)
-    by[late] = By.LAUNCH
-    by[queued] = By.STREAM
-    by[event] = By.EVENT
-    row = np.where(by == By.STREAM, before, np.where(by == By.EVENT, awaited, -1))
+    by = np.full(count, StartedBy.NOTHING, np.int8)
+    by[late] = StartedBy.LAUNCH
+    by[queued] = StartedBy.STREAM
+    by[event] = StartedBy.EVENT
+    row = np.where(by == StartedBy.STREAM, before, np.where(by == StartedBy.EVENT, awaited, -1))
     return Starts(by, row, moment, lane, guessed & event)
 
 
 def streams(device: DeviceOps) -> NDArray[np.int64]:
-    """Return one number for each stream of a device; by row of the timeline where streams are not
-    recorded."""
+    """Return a number for the device and stream of each operation. Where streams are not recorded,
+    each row of the timeline counts as a stream."""
     stream = np.where(device.stream >= 0, device.stream, (1 << 24) + device.lane)
     return (device.device.astype(np.int64) << 32) + stream
 
 
 def _previous_on_stream(stream: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the row that started before each row on the same stream."""
+    """Return for each row the row before it on the same stream; -1 for the first."""
     order = np.argsort(stream, kind="stable")
     before = np.full(len(stream), -1, np.int64)
     same = stream[order[1:]] == stream[order[:-1]]
@@ -94,22 +96,26 @@ def _previous_on_stream(stream: NDArray[np.int64]) -> NDArray[np.int64]:
     return before
 
 
-def _awaited(
+def _event_dependencies(
     trace: Trace, stream: NDArray[np.int64], moment: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the operation of another stream that each operation had to wait for, as recorded, else
-    by times."""
+    """Return the operation of another stream for which each operation had to wait, from records or,
+    without any, from times; and whether it is inferred from times."""
     calls = trace.calls
-    recorded = _recorded(trace, stream, moment)
+    recorded = _recorded_dependencies(trace, stream, moment)
     if (recorded >= 0).any():
         return recorded, np.zeros(len(stream), bool)
     if not trace.names_where(calls.name, lambda name: "StreamWaitEvent" in name).any():
         return recorded, np.zeros(len(stream), bool)
     device = trace.device
-    found = last_ended(device, device.ts, device.device.astype(np.int64), device.device)
-    at = np.maximum(found, 0)
-    soon = (found >= 0) & (stream[at] != stream) & (device.ts - device.end[at] <= _SOON_NS)
-    return np.where(soon, found, -1), soon
+    last = last_ended(device, device.ts, device.device.astype(np.int64), device.device)
+    last_row = np.maximum(last, 0)
+    is_close = (
+        (last >= 0)
+        & (stream[last_row] != stream)
+        & (device.ts - device.end[last_row] <= _MAX_AWAITED_GAP_NS)
+    )
+    return np.where(is_close, last, -1), is_close
 
 
 def last_ended(
@@ -119,21 +125,22 @@ def last_ended(
     keys: NDArray[np.int64] | NDArray[np.int32],
 ) -> NDArray[np.int64]:
     """Return for each moment the last device operation with that key that ended at or before it."""
-    found = np.full(len(at), -1, np.int64)
-    for one in np.unique(key):
-        rows = np.flatnonzero(keys == one)
+    last = np.full(len(at), -1, np.int64)
+    for stream in np.unique(key):
+        rows = np.flatnonzero(keys == stream)
         if not len(rows):
             continue
-        wanted = np.flatnonzero(key == one)
+        asked_for = np.flatnonzero(key == stream)
         ends = device.end[rows]
         order = np.argsort(ends, kind="stable")
-        place = np.searchsorted(ends[order], at[wanted], side="right") - 1
-        found[wanted] = np.where(place >= 0, rows[order[np.maximum(place, 0)]], -1)
-    return found
+        position = np.searchsorted(ends[order], at[asked_for], side="right") - 1
+        last[asked_for] = np.where(position >= 0, rows[order[np.maximum(position, 0)]], -1)
+    return last
 
 
 class _EventWaits(NamedTuple):
-    """One row a record: this stream waits, from then on, for what that one held until then."""
+    """One row for each record: from `since` on, `stream` waits for the operations that the stream
+    `on` was given until `until`."""
 
     stream: NDArray[np.int64]
     since: NDArray[np.int64]
@@ -141,43 +148,51 @@ class _EventWaits(NamedTuple):
     until: NDArray[np.int64]
 
 
-def _recorded(
+def _recorded_dependencies(
     trace: Trace, stream: NDArray[np.int64], moment: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the awaited operations as `Stream Wait Event` records tell them (newer traces)."""
-    found = np.full(len(stream), -1, np.int64)
+    """Return the awaited operations from `Stream Wait Event` records, which newer traces have."""
+    dependencies = np.full(len(stream), -1, np.int64)
     waits = _event_waits(trace)
     first = np.full(len(waits.since), -1, np.int64)
     last = first.copy()
-    for one in np.unique(np.concatenate([waits.stream, waits.on])):
-        rows = np.flatnonzero(stream == one)
+    for number in np.unique(np.concatenate([waits.stream, waits.on])):
+        rows = np.flatnonzero(stream == number)
         if not len(rows):
             continue
         order = np.maximum.accumulate(moment[rows])
-        mine = np.flatnonzero(waits.stream == one)
-        place = np.searchsorted(order, waits.since[mine], side="right")
-        first[mine] = np.where(place < len(rows), rows[np.minimum(place, len(rows) - 1)], -1)
-        mine = np.flatnonzero(waits.on == one)
-        place = np.searchsorted(order, waits.until[mine], side="left") - 1
-        last[mine] = np.where(place >= 0, rows[np.maximum(place, 0)], -1)
+        of_stream = np.flatnonzero(waits.stream == number)
+        place = np.searchsorted(order, waits.since[of_stream], side="right")
+        first[of_stream] = np.where(place < len(rows), rows[np.minimum(place, len(rows) - 1)], -1)
+        of_stream = np.flatnonzero(waits.on == number)
+        place = np.searchsorted(order, waits.until[of_stream], side="left") - 1
+        last[of_stream] = np.where(place >= 0, rows[np.maximum(place, 0)], -1)
     both = np.flatnonzero((first >= 0) & (last >= 0))
-    # of several waits the one that ended last counts: it is written last
+    # of several waits, the one that ended last counts, so it is written last
     both = both[np.argsort(trace.device.end[last[both]], kind="stable")]
-    found[first[both]] = last[both]
-    return found
+    dependencies[first[both]] = last[both]
+    return dependencies
 
 
 def _event_waits(trace: Trace) -> _EventWaits:
     syncs, calls = trace.syncs, trace.calls
     rows = np.flatnonzero(trace.names_where(syncs.name, lambda name: "Wait Event" in name))
-    told = [trace.info(int(code)) for code in syncs.info[rows]]
-    on = np.array([_number(t.get("wait_on_stream")) for t in told], np.int64)
-    event = np.array([_number(t.get("wait_on_cuda_event_record_corr_id")) for t in told], np.int64)
-    waiting, record = join(syncs.correlation[rows], calls), join(event, calls)
+    details = [trace.info(int(code)) for code in syncs.info[rows]]
+    on = np.array([_small_number(detail.get("wait_on_stream")) for detail in details], np.int64)
+    event = np.array(
+        [_small_number(detail.get("wait_on_cuda_event_record_corr_id")) for detail in details],
+        np.int64,
+    )
+    waiting, record = (
+        calls_by_correlation(syncs.correlation[rows], calls),
+        calls_by_correlation(event, calls),
+    )
     keep = (record >= 0) & (on >= 0) & (syncs.stream[rows] >= 0)
     rows, on, waiting, record = rows[keep], on[keep], waiting[keep], record[keep]
-    only = trace.device.device[0] if len(trace.device) else 0
-    base = np.where(syncs.device[rows] >= 0, syncs.device[rows], only).astype(np.int64) << 32
+    single_device = trace.device.device[0] if len(trace.device) else 0
+    base = (
+        np.where(syncs.device[rows] >= 0, syncs.device[rows], single_device).astype(np.int64) << 32
+    )
     since = syncs.ts[rows]
     if len(calls):
         since = np.where(waiting >= 0, calls.ts[np.maximum(waiting, 0)], since)
@@ -185,59 +200,59 @@ def _event_waits(trace: Trace) -> _EventWaits:
     return _EventWaits(base + syncs.stream[rows], since, base + on, until)
 
 
-def join(wanted: NDArray[np.int64], calls: Calls) -> NDArray[np.int64]:
+def calls_by_correlation(wanted: NDArray[np.int64], calls: Calls) -> NDArray[np.int64]:
     """Return the call of each correlation id; -1 where there is none."""
     if not len(calls) or not len(wanted):
         return np.full(len(wanted), -1, np.int64)
     order = np.argsort(calls.correlation, kind="stable")
     ids = calls.correlation[order]
-    at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-    return np.where((ids[at] == wanted) & (wanted > 0), order[at], -1)
+    position = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    return np.where((ids[position] == wanted) & (wanted > 0), order[position], -1)
 
 
-def _number(value: object) -> int:
+def _small_number(value: object) -> int:
     return value if isinstance(value, int) and 0 <= value < 1 << 31 else -1
 
 
 class HostWaits(NamedTuple):
-    """One row a call that the device ended, in order of its end."""
+    """One row for each call of the host that waited for the device, in order of its end."""
 
     end: NDArray[np.int64]
     lane: NDArray[np.int64]
     row: NDArray[np.int64]
-    """The device operation that ended last before the call did."""
+    """The last device operation that ended before the call did."""
 
 
 @once_per_trace
 def host_waits(trace: Trace, links: Links) -> HostWaits:
     calls, device = trace.calls, trace.device
-    copies = _copies(trace, links)
+    copies = _blocking_copies(trace, links)
     rows = np.flatnonzero(synchronising(trace, calls))
-    found = _synchronised(trace, links, rows)
-    rows, found = np.append(copies[0], rows), np.append(copies[1], found)
+    last_operation = _synchronised(trace, links, rows)
+    rows, last_operation = np.append(copies[0], rows), np.append(copies[1], last_operation)
     if not len(device) or not len(rows):
         return HostWaits(*(np.empty(0, np.int64) for _ in range(3)))
     # a call that found the device already done did not wait
-    ended = device.end[np.maximum(found, 0)]
-    held = (found >= 0) & (ended > calls.ts[rows]) & (ended <= calls.end[rows])
-    rows, found = rows[held], found[held]
+    ended = device.end[np.maximum(last_operation, 0)]
+    has_waited = (last_operation >= 0) & (ended > calls.ts[rows]) & (ended <= calls.end[rows])
+    rows, last_operation = rows[has_waited], last_operation[has_waited]
     order = np.argsort(calls.end[rows], kind="stable")
-    rows, found = rows[order], found[order]
-    return HostWaits(calls.end[rows], calls.lane[rows].astype(np.int64), found)
+    rows, last_operation = rows[order], last_operation[order]
+    return HostWaits(calls.end[rows], calls.lane[rows].astype(np.int64), last_operation)
 
 
-def _copies(trace: Trace, links: Links) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the copies through pageable memory, which return after the copy, whatever their name
-    says."""
-    holds = blocking(trace, trace.calls)
+def _blocking_copies(trace: Trace, links: Links) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the calls of copies that may hold the host, and the device rows of their copies. A
+    copy through pageable memory returns after the copy, also where its name says Async."""
+    blocks = blocking(trace, trace.calls)
     rows = np.flatnonzero(links.device_call >= 0)
-    rows = rows[holds[links.device_call[rows]]] if len(holds) else rows[:0]
+    rows = rows[blocks[links.device_call[rows]]] if len(blocks) else rows[:0]
     return links.device_call[rows], rows
 
 
 def _synchronised(trace: Trace, links: Links, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the operation that each synchronising call waited for: the last on its stream, else
-    the last on any."""
+    """Return the operation for which each synchronising call waited: the last one on its stream or,
+    if none is known, the last one on any stream."""
     calls, device = trace.calls, trace.device
     at, stream = calls.end[rows], streams(device)
     every = np.zeros(len(device), np.int64)
@@ -256,26 +271,28 @@ def _stream_of(
     """Return the stream of each call: by the device's record of it, else the stream that its thread
     used last; -1 where unknown."""
     calls, syncs, device = trace.calls, trace.syncs, trace.device
-    known = np.full(len(rows), -1, np.int64)
-    one = trace.names_where(calls.name[rows], lambda name: "StreamSync" in name)
+    stream_of_thread = np.full(len(rows), -1, np.int64)
+    waits_for_stream = trace.names_where(calls.name[rows], lambda name: "StreamSync" in name)
     moment, lane = launched(trace, links)
-    for thread in np.unique(calls.lane[rows[one]]):
+    for thread in np.unique(calls.lane[rows[waits_for_stream]]):
         sent = np.flatnonzero(lane == thread)
         sent = sent[np.argsort(moment[sent], kind="stable")]
-        mine = np.flatnonzero(one & (calls.lane[rows] == thread))
-        place = np.searchsorted(moment[sent], calls.ts[rows[mine]], side="right") - 1
+        of_thread = np.flatnonzero(waits_for_stream & (calls.lane[rows] == thread))
+        place = np.searchsorted(moment[sent], calls.ts[rows[of_thread]], side="right") - 1
         if len(sent):
-            known[mine] = np.where(place >= 0, stream[sent[np.maximum(place, 0)]], -1)
-    told = np.flatnonzero(syncs.stream >= 0)
-    call = join(syncs.correlation[told], calls)
-    on = np.maximum(syncs.device[told], device.device.min()).astype(np.int64) << 32
+            stream_of_thread[of_thread] = np.where(
+                place >= 0, stream[sent[np.maximum(place, 0)]], -1
+            )
+    recorded = np.flatnonzero(syncs.stream >= 0)
+    call = calls_by_correlation(syncs.correlation[recorded], calls)
+    device_part = np.maximum(syncs.device[recorded], device.device.min()).astype(np.int64) << 32
     by_call = np.full(len(calls), -1, np.int64)
-    by_call[call[call >= 0]] = (on + syncs.stream[told])[call >= 0]
-    return np.where(by_call[rows] >= 0, by_call[rows], known)
+    by_call[call[call >= 0]] = (device_part + syncs.stream[recorded])[call >= 0]
+    return np.where(by_call[rows] >= 0, by_call[rows], stream_of_thread)
 
 
 MAX_OPERATIONS = 2_000_000
-"""The walk ends after so many device operations; 130 thousand took 0.1 s under a profiler."""
+"""The walk ends after this many device operations. 130,000 took 0.1 s under a profiler."""
 MAX_PARTS = 30
 
 _LAUNCH, _STREAM, _EVENT, _SYNC, _UNKNOWN, _UNWALKED = range(6)
@@ -291,15 +308,16 @@ _WAITS = (
 
 class _Walk(NamedTuple):
     rows: NDArray[np.int64]
-    """Device operations on the path, the last first."""
+    """The device operations on the path, the last first."""
     final: int
-    """The wait of the host the window ends after; -1: none, -2: it ends on the device."""
+    """The wait of the host after which the window ends; -1: none, -2: the window ends on the
+    device."""
     capped: bool
 
 
 class _Pieces(NamedTuple):
-    """Spans of the path: those of the device with the operation's row, of the host with the
-    thread, of waiting with the sort."""
+    """Spans of the path. `what` is the operation's row for device spans, the thread for host spans,
+    and the index into _WAITS for waiting."""
 
     start: NDArray[np.int64]
     end: NDArray[np.int64]
@@ -313,7 +331,8 @@ class _Path(NamedTuple):
 
 
 class _Back(NamedTuple):
-    """Where each launch leads: the wait of the host before it (-1: none), and its operation."""
+    """For each operation: the host's last wait before its launch (-1: none), and the operation that
+    the wait was for."""
 
     wait: NDArray[np.int64]
     row: NDArray[np.int64]
@@ -323,7 +342,7 @@ def critical_path(trace: Trace, links: Links, window: Window) -> CriticalPath:
     if window.ns <= 0:
         return CriticalPath(trust=Trust(confidence="unreliable", why="the window is empty"))
     lanes = driving_lanes(trace, links)
-    walk, path, begun = _walked(trace, links, lanes, window)
+    walk, path, started = _walked(trace, links, lanes, window)
     shares = [
         *_device_shares(trace, path.device),
         *_host_shares(trace, links, lanes, path.host),
@@ -342,12 +361,12 @@ def critical_path(trace: Trace, links: Links, window: Window) -> CriticalPath:
             PathShare(what=s.what, side=s.side, ns=s.ns, share=s.ns / window.ns, count=s.count)
             for s in shares[:MAX_PARTS]
         ),
-        trust=_trust(trace, walk, begun),
+        trust=_trust(trace, walk, started),
     )
 
 
 def device_on_path(trace: Trace, links: Links, window: Window) -> NDArray[np.int64]:
-    """Return for each device operation how much of its time is on the path."""
+    """Return the time of each device operation that is on the path."""
     spent = np.zeros(len(trace.device), np.int64)
     if window.ns > 0 and len(spent):
         pieces = _walked(trace, links, driving_lanes(trace, links), window)[1].device
@@ -359,43 +378,43 @@ def device_on_path(trace: Trace, links: Links, window: Window) -> NDArray[np.int
 def _walked(
     trace: Trace, links: Links, lanes: NDArray[np.int64], window: Window
 ) -> tuple[_Walk, _Path, Starts]:
-    begun, waits = starts(trace, links), host_waits(trace, links)
-    back = _back(trace, lanes, begun, waits)
-    walk = _walk(trace, links, lanes, window, begun, back, waits)
-    return walk, _path(trace, links, window, begun, back, waits, walk), begun
+    started, waits = starts(trace, links), host_waits(trace, links)
+    back = _back(trace, lanes, started, waits)
+    walk = _walk(trace, links, lanes, window, started, back, waits)
+    return walk, _path(trace, links, window, started, back, waits, walk), started
 
 
-def _back(trace: Trace, lanes: NDArray[np.int64], begun: Starts, waits: HostWaits) -> _Back:
-    wait = np.full(len(begun.by), -1, np.int64)
-    launched = begun.by == By.LAUNCH
-    for lane in np.unique(begun.lane[launched]):
-        rows = np.flatnonzero(launched & (begun.lane == lane))
-        wait[rows] = _before(trace, lanes, waits, int(lane), begun.at[rows])
+def _back(trace: Trace, lanes: NDArray[np.int64], started: Starts, waits: HostWaits) -> _Back:
+    wait = np.full(len(started.by), -1, np.int64)
+    launched = started.by == StartedBy.LAUNCH
+    for lane in np.unique(started.lane[launched]):
+        rows = np.flatnonzero(launched & (started.lane == lane))
+        wait[rows] = _last_wait_before(trace, lanes, waits, int(lane), started.at[rows])
     row = waits.row[np.maximum(wait, 0)] if len(waits.row) else wait
-    # only ever backwards, whatever the clocks say
-    sound = (wait >= 0) & (row < np.arange(len(wait)))
-    return _Back(np.where(sound, wait, -1), np.where(sound, row, -1))
+    # the walk must go backwards even if the clocks are wrong
+    is_earlier = (wait >= 0) & (row < np.arange(len(wait)))
+    return _Back(np.where(is_earlier, wait, -1), np.where(is_earlier, row, -1))
 
 
-def _before(
+def _last_wait_before(
     trace: Trace,
     lanes: NDArray[np.int64],
     waits: HostWaits,
     lane: int,
     at: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Return for each moment of a thread the last wait for the device before it. The wait of
-    another thread counts where this thread did nothing: it waited for that thread."""
+    """Return for each moment of a thread the last wait for the device before it. A wait of another
+    thread counts if this thread did nothing meanwhile: it waited for that thread."""
     ops, calls = trace.ops, trace.calls
-    mine, here = ops.lane == lane, calls.lane == lane
+    own_ops, own_calls = ops.lane == lane, calls.lane == lane
     busy = merge(
-        union(ops.ts[mine], ops.end[mine], sorted_=True),
-        union(calls.ts[here], calls.end[here], sorted_=True),
+        union(ops.ts[own_ops], ops.end[own_ops], sorted_=True),
+        union(calls.ts[own_calls], calls.end[own_calls], sorted_=True),
     )
     idle = covered(busy, waits.end, waits.end + 1) == 0
-    seen = np.flatnonzero((waits.lane == lane) | (idle & np.isin(waits.lane, lanes)))
-    place = np.searchsorted(waits.end[seen], at, side="right") - 1
-    return np.where(place >= 0, seen[np.maximum(place, 0)], -1) if len(seen) else place
+    visible = np.flatnonzero((waits.lane == lane) | (idle & np.isin(waits.lane, lanes)))
+    place = np.searchsorted(waits.end[visible], at, side="right") - 1
+    return np.where(place >= 0, visible[np.maximum(place, 0)], -1) if len(visible) else place
 
 
 def _walk(
@@ -403,7 +422,7 @@ def _walk(
     links: Links,
     lanes: NDArray[np.int64],
     window: Window,
-    begun: Starts,
+    started: Starts,
     back: _Back,
     waits: HostWaits,
 ) -> _Walk:
@@ -413,14 +432,14 @@ def _walk(
     running = here[ends[here] >= window.end_ns]
     row = -1
     if len(running) or not len(lanes):
-        # of several at work at the end the one that goes on longest decides
+        # if several operations run at the end of the window, the longest-running one decides
         last = running if len(running) else here
         row = int(last[np.argmax(ends[last])]) if len(last) else -1
     else:
         at = np.array([window.end_ns])
-        final = int(_before(trace, lanes, waits, links.main_lane, at)[0])
+        final = int(_last_wait_before(trace, lanes, waits, links.main_lane, at)[0])
         row = int(waits.row[final]) if final >= 0 else -1
-    onward = np.where(begun.by == By.LAUNCH, back.row, begun.row)
+    onward = np.where(started.by == StartedBy.LAUNCH, back.row, started.row)
     onward[device.ts <= window.start_ns] = -1
     following = onward.data  # plain integers without a list of them all
     path: list[int] = []
@@ -434,7 +453,7 @@ def _path(
     trace: Trace,
     links: Links,
     window: Window,
-    begun: Starts,
+    started: Starts,
     back: _Back,
     waits: HostWaits,
     walk: _Walk,
@@ -442,24 +461,26 @@ def _path(
     """Return the walk as spans that tile the window."""
     rows, low, high = walk.rows, window.start_ns, window.end_ns
     start, end = trace.device.ts[rows], np.minimum(trace.device.end[rows], high)
-    by, at = begun.by[rows], np.minimum(begun.at[rows], start)
-    # a node is left where the one it followed ended, or where this one began
+    by, at = started.by[rows], np.minimum(started.at[rows], start)
+    # an operation is on the path until the next one of the path starts
     left = np.minimum(end, np.append(high, start[:-1])) if len(rows) else end
     below = np.append(left[1:], low) if len(rows) else left
     wait = back.wait[rows]
     floor = waits.end[np.maximum(wait, 0)] if len(waits.end) else wait
     floor = np.where(wait >= 0, floor, low)
-    launched = by == By.LAUNCH
+    launched = by == StartedBy.LAUNCH
     sort = np.select(
-        [by == By.STREAM, by == By.EVENT, launched], [_STREAM, _EVENT, _SYNC], _UNKNOWN
+        [by == StartedBy.STREAM, by == StartedBy.EVENT, launched],
+        [_STREAM, _EVENT, _SYNC],
+        _UNKNOWN,
     )
     if walk.capped:
         sort[-1] = _UNWALKED
-    tail = _tail(links, window, waits, walk, int(left[0]) if len(rows) else low)
+    tail = _end_of_window(links, window, waits, walk, int(left[0]) if len(rows) else low)
     return _Path(
-        _clipped(window, [(start, left, rows)]),
-        _clipped(window, [(floor, at, begun.lane[rows], launched), tail[0]]),
-        _clipped(
+        _pieces_in_window(window, [(start, left, rows)]),
+        _pieces_in_window(window, [(floor, at, started.lane[rows], launched), tail[0]]),
+        _pieces_in_window(
             window,
             [
                 (at, start, np.full(len(rows), _LAUNCH), launched),
@@ -470,24 +491,25 @@ def _path(
     )
 
 
-def _tail(
+def _end_of_window(
     links: Links, window: Window, waits: HostWaits, walk: _Walk, left: int
 ) -> tuple[tuple[NDArray[np.int64], ...], tuple[NDArray[np.int64], ...]]:
     """Return the host's work and the waiting from the last device operation of the path to the end
     of the window."""
     high = window.end_ns
     if walk.final == -2:
-        return _one(high, high, -1), _one(left, high, _UNKNOWN)
+        return _single_span(high, high, -1), _single_span(left, high, _UNKNOWN)
     floor = int(waits.end[walk.final]) if walk.final >= 0 else window.start_ns
-    return _one(floor, high, links.main_lane), _one(left, floor, _SYNC)
+    return _single_span(floor, high, links.main_lane), _single_span(left, floor, _SYNC)
 
 
-def _one(start: int, end: int, what: int) -> tuple[NDArray[np.int64], ...]:
+def _single_span(start: int, end: int, what: int) -> tuple[NDArray[np.int64], ...]:
     return tuple(np.array([value], np.int64) for value in (start, end, what))
 
 
-def _clipped(window: Window, parts: list[tuple[NDArray[Any], ...]]) -> _Pieces:
-    """One table of the parts' (start, end, what, and which rows, if not all), in the window."""
+def _pieces_in_window(window: Window, parts: list[tuple[NDArray[Any], ...]]) -> _Pieces:
+    """Join parts (start, end, what and, optionally, a mask of rows) into one table, clipped to the
+    window."""
     columns = []
     for start, end, what, *which in parts:
         low, high = (np.clip(time, window.start_ns, window.end_ns) for time in (start, end))
@@ -501,15 +523,15 @@ def _clipped(window: Window, parts: list[tuple[NDArray[Any], ...]]) -> _Pieces:
 
 
 def _device_shares(trace: Trace, pieces: _Pieces) -> list[PathShare]:
-    names, at = np.unique(trace.device.name[pieces.what], return_inverse=True)
-    return _summed([trace.text(int(n)) for n in names], at, pieces, "device")
+    names, code_of_row = np.unique(trace.device.name[pieces.what], return_inverse=True)
+    return _shares_by_name([trace.text(int(n)) for n in names], code_of_row, pieces, "device")
 
 
 def _wait_shares(pieces: _Pieces) -> list[PathShare]:
-    return _summed(_WAITS, pieces.what, pieces, "wait")
+    return _shares_by_name(_WAITS, pieces.what, pieces, "wait")
 
 
-def _summed(
+def _shares_by_name(
     names: Sequence[str], at: NDArray[Any], pieces: _Pieces, side: Literal["device", "wait"]
 ) -> list[PathShare]:
     total = np.zeros(len(names), np.int64)
@@ -527,8 +549,8 @@ def _host_shares(
 ) -> list[PathShare]:
     summed: dict[str, tuple[int, int]] = {}
     for lane in np.unique(pieces.what).tolist():
-        mine = pieces.what == lane
-        spans = union(pieces.start[mine], pieces.end[mine])
+        of_lane = pieces.what == lane
+        spans = union(pieces.start[of_lane], pieces.end[of_lane])
         for part in host_time(trace, links, lanes, lane, spans):
             ns, count = summed.get(part.name, (0, 0))
             summed[part.name] = (ns + part.ns, count + part.rows)
@@ -538,7 +560,7 @@ def _host_shares(
     ]
 
 
-def _trust(trace: Trace, walk: _Walk, begun: Starts) -> Trust:
+def _trust(trace: Trace, walk: _Walk, started: Starts) -> Trust:
     rows = walk.rows
     if not len(trace.device):
         return Trust(
@@ -550,33 +572,36 @@ def _trust(trace: Trace, walk: _Walk, begun: Starts) -> Trust:
             why=f"the path was left after {MAX_OPERATIONS:,} device operations",
         )
     why = []
-    lost = int((begun.lane[rows] < 0).sum())
-    if lost:
-        why.append(f"{lost} of {len(rows)} operations on the path have no launch in the trace")
-    guessed = int(begun.guessed[rows].sum())
+    unlaunched = int((started.lane[rows] < 0).sum())
+    if unlaunched:
+        why.append(
+            f"{unlaunched} of {len(rows)} operations on the path have no launch in the trace"
+        )
+    guessed = int(started.guessed[rows].sum())
     if guessed:
         why.append(
             f"{guessed} waits between streams are inferred from times: the trace has no records"
         )
-    doubtful = bool(guessed) or lost > 0.05 * len(rows)
+    doubtful = bool(guessed) or unlaunched > 0.05 * len(rows)
     return Trust(confidence="doubtful" if doubtful else "good", why="; ".join(why))
 
 
-PYTHON = "Python / no operator"
+NO_OPERATOR = "Python / no operator"
 
 
 class Part(NamedTuple):
     name: str
     ns: int
     rows: int
-    """Operators with that name that had a part in it."""
+    """The number of operators with this name that contributed."""
 
 
 def host_time(
     trace: Trace, links: Links, lanes: NDArray[np.int64], lane: int, spans: Spans
 ) -> list[Part]:
-    """Split the spans, which belong to `lane`; where it did nothing, another driving thread may
-    have (the backward's, while the main one waits). The parts add up."""
+    """Split the host time of `lane` in these spans by operator. Where it did nothing, another
+    driving thread may have worked (the backward's, while the main thread waits). The parts add up
+    to the spans."""
     totals: dict[int, tuple[int, int]] = {}
     left = spans
     for table in _layers(trace, links, lanes, lane):
@@ -592,20 +617,20 @@ def host_time(
             totals[name] = (before[0] + ns, before[1] + count)
         left = subtract(left, union(start, end, sorted_=True))
     parts = [Part(trace.text(name), ns, count) for name, (ns, count) in totals.items()]
-    return [*parts, Part(PYTHON, left.total, len(left))] if len(left) else parts
+    return [*parts, Part(NO_OPERATOR, left.total, len(left))] if len(left) else parts
 
 
 def _layers(trace: Trace, links: Links, lanes: NDArray[np.int64], lane: int) -> Iterator[Events]:
-    """Yield the tables of what may hold a moment, the nearest first."""
+    """Yield the tables in which host time is looked up, the most specific first."""
     ops, calls, spans = trace.ops, trace.calls, trace.annotations
-    # a launch is its operator's time; a call that waits, or outside operators, is its own
-    alone = synchronising(trace, calls) | (links.call_op < 0)
-    for one in [lane, *(other for other in lanes.tolist() if other != lane)]:
-        yield calls.take(alone & (calls.lane == one))
-        yield ops.take(ops.lane == one)
+    # a launch is time of its operator; waiting calls and calls outside operators stand alone
+    counts_alone = synchronising(trace, calls) | (links.call_op < 0)
+    for thread in [lane, *(other for other in lanes.tolist() if other != lane)]:
+        yield calls.take(counts_alone & (calls.lane == thread))
+        yield ops.take(ops.lane == thread)
     steps = trace.names_where(spans.name, lambda name: name.startswith("ProfilerStep"))
-    for one in dict.fromkeys([lane, links.main_lane]):
-        yield spans.take(~steps & (spans.lane == one))
+    for thread in dict.fromkeys([lane, links.main_lane]):
+        yield spans.take(~steps & (spans.lane == thread))
 
 
 def _shares(

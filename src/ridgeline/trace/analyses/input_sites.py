@@ -27,12 +27,13 @@ Kind = Literal["", "single", "multiple", "by hand"]
 def input_sites(
     trace: Trace, links: Links, window: Window, by_hand: Callable[[str], bool]
 ) -> InputSites:
-    """`by_hand`: whether a function of the user's makes batches; asked where no loader is."""
+    """Return the functions that make batches, with most time first. `by_hand` returns whether a
+    function of the user's makes batches; it is used if the trace has no DataLoader."""
     kind, spans = _loader(trace, links)
     if not spans.total:
-        mine = trace.names_where(trace.frames.name, by_hand)
-        made = trace.frames.take(mine & (trace.frames.lane == links.main_lane))
-        kind, spans = "by hand", union(made.ts, made.end)
+        is_by_hand = trace.names_where(trace.frames.name, by_hand)
+        makers = trace.frames.take(is_by_hand & (trace.frames.lane == links.main_lane))
+        kind, spans = "by hand", union(makers.ts, makers.end)
     spans = clip(spans, window.start_ns, window.end_ns)
     if not spans.total:
         return InputSites()
@@ -43,12 +44,12 @@ def input_sites(
 
 def _loader(trace: Trace, links: Links) -> tuple[Kind, Spans]:
     tables = (trace.frames, trace.annotations, trace.ops)
-    held = [_input(trace, table, links.main_lane) for table in tables]
-    names = {trace.text(int(code)) for table in held for code in np.unique(table.name)}
+    loading = [_input(trace, table, links.main_lane) for table in tables]
+    names = {trace.text(int(code)) for table in loading for code in np.unique(table.name)}
     kind: Kind = "single"
     if not any("_SingleProcess" in name for name in names):
         kind = "multiple" if any("_MultiProcessing" in name for name in names) else ""
-    return kind, merge(NOTHING, *(union(table.ts, table.end) for table in held))
+    return kind, merge(NOTHING, *(union(table.ts, table.end) for table in loading))
 
 
 def _input(trace: Trace, table: Events, lane: int) -> Events:
@@ -62,17 +63,17 @@ def _sites(
     inside = inside & (frames.lane == links.main_lane)
     own = trace.names_where(frames.name, is_own) & inside
     rows = np.flatnonzero(own)
-    above, under = parent.copy(), np.full(len(parent), -1, np.int64)
-    lost = rows[(above[rows] >= 0) & ~own[np.maximum(above[rows], 0)]]
-    while len(lost):  # a library's functions between two of the user's
-        under[lost] = above[lost]
-        above[lost] = parent[above[lost]]
-        lost = lost[(above[lost] >= 0) & ~own[np.maximum(above[lost], 0)]]
+    above, library_below = parent.copy(), np.full(len(parent), -1, np.int64)
+    library = rows[(above[rows] >= 0) & ~own[np.maximum(above[rows], 0)]]
+    while len(library):  # functions of libraries between two functions of the user's
+        library_below[library] = above[library]
+        above[library] = parent[above[library]]
+        library = library[(above[library] >= 0) & ~own[np.maximum(above[library], 0)]]
     spent = frames.dur.astype(np.int64).copy()
     inner = rows[above[rows] >= 0]
     np.subtract.at(spent, above[inner], frames.dur[inner])
-    between = inner[under[inner] >= 0]
-    np.subtract.at(spent, under[between], frames.dur[between])
+    between = inner[library_below[inner] >= 0]
+    np.subtract.at(spent, library_below[between], frames.dur[between])
     called = np.flatnonzero(inside & ~own & (parent >= 0) & own[np.maximum(parent, 0)])
     return _grouped(trace, rows, called, parent, spent, steps)
 
@@ -87,31 +88,33 @@ def _grouped(
         functions[int(name[row])] += max(int(spent[row]), 0)
     for row in called.tolist():
         callees[int(name[parent[row]])][int(name[row])] += max(int(spent[row]), 0)
-    costliest = sorted(functions.items(), key=lambda one: -one[1])[:MAX_SITES]
-    found = []
+    costliest = sorted(functions.items(), key=lambda function: -function[1])[:MAX_SITES]
+    sites = []
     for code, ns in costliest:
         place = place_of(trace.text(code))
         if place is not None:
-            at = Place(
+            timed_place = Place(
                 file=place.file, line=place.line, function=place.function, ns=round(ns / steps)
             )
-            found.append(InputSite(place=at, callees=_callees(trace, callees[code], steps)))
-    return tuple(found)
+            sites.append(
+                InputSite(place=timed_place, callees=_callees(trace, callees[code], steps))
+            )
+    return tuple(sites)
 
 
 def _callees(trace: Trace, times: dict[int, int], steps: int) -> tuple[Callee, ...]:
     """Count callees by name. The name of a built-in function contains the address of the object
     that it was called on, which is left out."""
-    found: defaultdict[tuple[str, str], int] = defaultdict(int)
+    times_by_name: defaultdict[tuple[str, str], int] = defaultdict(int)
     for code, ns in times.items():
         text = trace.text(code)
         built_in, place = _BUILT_IN.match(text), place_of(text)
         if built_in:
-            found[built_in[1], ""] += ns
+            times_by_name[built_in[1], ""] += ns
         elif place is not None:
             module = re.sub(r"[/\\]", ".", place.file.removesuffix(".py").removesuffix("/__init__"))
-            found[place.function, module] += ns
-    costliest = sorted(found.items(), key=lambda one: -one[1])[:_MAX_CALLEES]
+            times_by_name[place.function, module] += ns
+    costliest = sorted(times_by_name.items(), key=lambda callee: -callee[1])[:_MAX_CALLEES]
     return tuple(
         Callee(name=name, within=module, ns=round(ns / steps)) for (name, module), ns in costliest
     )

@@ -1,7 +1,7 @@
-"""Which convolutions with a bias are followed by a batch norm at once, and what the bias costs.
+"""Convolutions with a bias that a batch norm follows directly, and what the bias costs.
 
-The order of operators on the calling thread tells what follows: shapes alone cannot, because an
-activation between the two has the same.
+The order of operators on the calling thread shows what follows. Shapes alone do not: an activation
+between the two has the same shape.
 """
 
 import numpy as np
@@ -19,11 +19,11 @@ from ridgeline.trace.window import started, step_spans
 
 CONVOLUTIONS = frozenset(f"aten::conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))
 NORMS = frozenset(("aten::batch_norm", "aten::instance_norm", "aten::batch_norm_stats"))
-_BETWEEN = frozenset(("aten::to", "aten::detach", "aten::lift_fresh"))
+_PASSED_OPERATORS = frozenset(("aten::to", "aten::detach", "aten::lift_fresh"))
 _MAX_OPERATORS_BETWEEN = 5
 """How many operators after a convolution are searched for its norm."""
-_COUNTING = frozenset(("aten::add_", "aten::add"))
-"""A norm's own count of batches, a scalar, before it."""
+_COUNTERS = frozenset(("aten::add_", "aten::add"))
+"""Operators by which a norm counts its batches, on a scalar, before it runs."""
 
 
 class _Costs(Struct, frozen=True):
@@ -43,48 +43,50 @@ def normed_convs(trace: Trace, links: Links, window: Window) -> tuple[NormedConv
     number = np.full(len(trace.ops), -1, np.int64)
     number[links.op_parent < 0] = np.flatnonzero(links.op_parent < 0)
     root = inherited(number, links.op_parent)
-    added = _beneath(trace, root, "aten::add_", "aten::_convolution", links)
-    summed = _beneath(trace, root, "aten::sum", "aten::convolution_backward", links)
-    return _grouped(trace, links, window, heads, added, _by_forward(trace, root, summed))
+    added = _called_by(trace, root, "aten::add_", "aten::_convolution", links)
+    summed = _called_by(trace, root, "aten::sum", "aten::convolution_backward", links)
+    return _grouped(trace, links, window, heads, added, _by_forward_op(trace, root, summed))
 
 
 def _followed(trace: Trace, outermost: Rows) -> list[int]:
     """Return the convolutions whose next operator on the thread is a norm that trains."""
-    found = []
+    followed = []
     ops = trace.ops
     convolving = trace.names_where(ops.name, lambda name: name in CONVOLUTIONS)
     for lane in np.unique(ops.lane[outermost[convolving[outermost]]]).tolist():
         rows = outermost[ops.lane[outermost] == lane]
         rows = rows[np.argsort(ops.ts[rows], kind="stable")]
-        for at in np.flatnonzero(convolving[rows]).tolist():
-            after = _after(trace, rows[at + 1 : at + 1 + _MAX_OPERATORS_BETWEEN].tolist())
-            if after is not None and not _frozen(trace, after):
-                found.append(int(rows[at]))
-    return found
+        for position in np.flatnonzero(convolving[rows]).tolist():
+            after = _norm_after(
+                trace, rows[position + 1 : position + 1 + _MAX_OPERATORS_BETWEEN].tolist()
+            )
+            if after is not None and not _has_fixed_statistics(trace, after):
+                followed.append(int(rows[position]))
+    return followed
 
 
-def _after(trace: Trace, rows: list[int]) -> int | None:
-    """Return the norm, if it is the next operator that does anything."""
+def _norm_after(trace: Trace, rows: list[int]) -> int | None:
+    """Return the norm among these rows if only operators that compute nothing come before it."""
     counted = False
     for row in rows:
         name = trace.text(int(trace.ops.name[row]))
         if name in NORMS:
             return row
-        if name in _COUNTING and not counted and _scalar(trace, row):
+        if name in _COUNTERS and not counted and _has_scalar_input(trace, row):
             counted = True
-        elif name not in _BETWEEN:
+        elif name not in _PASSED_OPERATORS:
             return None
     return None
 
 
-def _scalar(trace: Trace, row: int) -> bool:
+def _has_scalar_input(trace: Trace, row: int) -> bool:
     """Return whether the first argument is a scalar; an unknown one counts as a scalar."""
     dims = trace.shape(int(trace.ops.shape[row])).dims if trace.ops.shape[row] >= 0 else ()
     return not dims or dims[0] in ([], ())
 
 
-def _frozen(trace: Trace, row: int) -> bool:
-    """Return whether a norm has fixed statistics: it keeps a constant."""
+def _has_fixed_statistics(trace: Trace, row: int) -> bool:
+    """Return whether a norm has fixed statistics, as in evaluation."""
     if trace.ops.shape[row] < 0:
         return False
     concrete = trace.shape(int(trace.ops.shape[row])).concrete
@@ -92,15 +94,15 @@ def _frozen(trace: Trace, row: int) -> bool:
 
 
 def _has_bias(trace: Trace, row: int) -> bool:
-    """Return whether a convolution has a bias: by its third argument, or without shapes by what it
-    launches."""
+    """Return whether a convolution has a bias, by its third argument. Without recorded shapes, the
+    answer is True: the operators that it calls then decide."""
     if trace.ops.shape[row] < 0:
         return True
     dims = trace.shape(int(trace.ops.shape[row])).dims
     return len(dims) < 3 or bool(dims[2])
 
 
-def _beneath(
+def _called_by(
     trace: Trace, root: Rows, name: str, within: str, links: Links
 ) -> dict[int, list[int]]:
     """Return the operators of a name that another operator calls, by their outermost operator."""
@@ -109,23 +111,25 @@ def _beneath(
     parent = links.op_parent
     rows = np.flatnonzero(names & (parent >= 0))
     rows = rows[callers[parent[rows]]]
-    found: dict[int, list[int]] = {}
+    by_root: dict[int, list[int]] = {}
     for row in rows.tolist():
-        found.setdefault(int(root[row]), []).append(row)
-    return found
+        by_root.setdefault(int(root[row]), []).append(row)
+    return by_root
 
 
-def _by_forward(trace: Trace, root: Rows, backward: dict[int, list[int]]) -> dict[int, list[int]]:
-    """Return what lies beneath nodes of the backward, by the outermost operator of their
+def _by_forward_op(
+    trace: Trace, root: Rows, backward: dict[int, list[int]]
+) -> dict[int, list[int]]:
+    """Return the operators beneath nodes of the backward, by the outermost operator of their
     forward."""
     forward = forward_of(trace, np.ones(len(trace.ops), bool))
-    found: dict[int, list[int]] = {}
+    by_root: dict[int, list[int]] = {}
     for node in np.flatnonzero(forward >= 0).tolist():
         rows = backward.get(int(root[node]))
         if rows:
-            at = found.setdefault(int(root[forward[node]]), [])
-            at += [row for row in rows if row not in at]
-    return found
+            of_forward = by_root.setdefault(int(root[forward[node]]), [])
+            of_forward += [row for row in rows if row not in of_forward]
+    return by_root
 
 
 def _grouped(
@@ -134,19 +138,19 @@ def _grouped(
 ) -> tuple[NormedConv, ...]:  # fmt: skip
     costs, tree = _costs(trace, links, window), module_paths(trace, links, window)
     places, ops = user_places(trace, links), trace.ops
-    at = np.array(heads)
-    codes = places.at(ops.lane[at].astype(np.int64), ops.ts[at]).tolist()
+    conv_rows = np.array(heads)
+    codes = places.at(ops.lane[conv_rows].astype(np.int64), ops.ts[conv_rows]).tolist()
     steps = max(window.steps, 1)
     groups: dict[tuple[int, int], list[int]] = {}
     for row, code in zip(heads, codes, strict=True):
         module = int(tree.of_op[row]) if tree is not None else -1
         groups.setdefault((code, module), []).append(row)
-    found = []
+    convs = []
     for (code, module), rows in groups.items():
         adding = [r for row in rows for r in added.get(row, ())]
         summing = [r for row in rows for r in summed.get(row, ())]
         if adding or summing:
-            found.append(
+            convs.append(
                 NormedConv(
                     place=places.place(code),
                     module=" / ".join(path_of(tree, module)) if tree and module >= 0 else "",
@@ -157,7 +161,7 @@ def _grouped(
                     exposed_ns=float(costs.exposed[adding + summing].sum()) / steps,
                 )
             )
-    return tuple(sorted(found, key=lambda one: -(one.add_ns + one.gradient_ns)))
+    return tuple(sorted(convs, key=lambda conv: -(conv.add_ns + conv.gradient_ns)))
 
 
 def _costs(trace: Trace, links: Links, window: Window) -> _Costs:
@@ -166,9 +170,9 @@ def _costs(trace: Trace, links: Links, window: Window) -> _Costs:
         return _Costs(own, own)
     ns, exposed = np.zeros(len(trace.ops), np.int64), np.zeros(len(trace.ops), np.int64)
     op = links.device_op
-    here = np.flatnonzero(op >= 0)
-    np.add.at(ns, op[here], trace.device.dur[here])
-    np.add.at(exposed, op[here], device_on_path(trace, links, window)[here])
+    launched = np.flatnonzero(op >= 0)
+    np.add.at(ns, op[launched], trace.device.dur[launched])
+    np.add.at(exposed, op[launched], device_on_path(trace, links, window)[launched])
     return _Costs(ns, exposed)
 
 

@@ -70,8 +70,8 @@ def ops_by_shape(trace: Trace, links: Links, window: Window, limit: int = 50) ->
 def _times(trace: Trace, links: Links, window: Window) -> _Times:
     table, parent = trace.ops, links.op_parent
     host_self = table.dur.copy()
-    child = np.flatnonzero(parent >= 0)
-    np.subtract.at(host_self, parent[child], table.dur[child])
+    called = np.flatnonzero(parent >= 0)
+    np.subtract.at(host_self, parent[called], table.dur[called])
     rows = rows_in(trace.device, window)
     op, dur = links.device_op[rows], trace.device.dur[rows]
     device_self = np.zeros(len(table), np.int64)
@@ -112,7 +112,7 @@ def _table(
     host, device = total(trace.ops.dur, outermost), total(times.device, outermost)
     host_self, device_self = total(times.host_self), total(times.device_self)
     count = np.bincount(group, minlength=len(first))
-    by, whole = (device_self, times.device_ns) if times.device_ns else (host_self, 0)
+    share_of, whole = (device_self, times.device_ns) if times.device_ns else (host_self, 0)
     whole = whole or int(host_self.sum()) or 1
     table = []
     for i in np.lexsort((-host_self, -device_self))[:limit].tolist():
@@ -127,7 +127,7 @@ def _table(
                 host_self_ns=int(host_self[i]),
                 device_ns=int(device[i]),
                 device_self_ns=int(device_self[i]),
-                share=int(by[i]) / whole,
+                share=int(share_of[i]) / whole,
                 category=category_of("", name),
             )
         )
@@ -139,11 +139,12 @@ MAX_SITES = 4000
 _MAX_KERNELS = 3
 
 
-class _Owned(Struct, frozen=True):
-    """Every operator of the steps: the row that stands for it, and its group."""
+class _GroupedOps(Struct, frozen=True):
+    """The operators of the steps in groups that become the sites."""
 
     rows: Rows
-    stands: Rows
+    counted_as: Rows
+    """For each of `rows`, the operator that owns its work; the row itself if there is none."""
     group: Rows
     """The group of each of `rows`."""
     keys: Rows
@@ -153,8 +154,8 @@ class _Owned(Struct, frozen=True):
 
 
 def op_sites(trace: Trace, links: Links, window: Window) -> tuple[tuple[OpSite, ...], int, float]:
-    """Return the sites, the costliest first; how many were left out; and the time of those a
-    step."""
+    """Return the sites, the costliest first; how many were left out; and the time in each step of
+    those left out."""
     spans = step_spans(trace, window)
     rows = np.flatnonzero(started(trace.ops, spans))
     if not len(rows):
@@ -167,14 +168,14 @@ def op_sites(trace: Trace, links: Links, window: Window) -> tuple[tuple[OpSite, 
 
 def _grouped(
     trace: Trace, links: Links, rows: Rows, counted: Counted, places: Places, tree: Modules | None
-) -> _Owned:
+) -> _GroupedOps:
     ops = trace.ops
     number = np.full(len(ops), -1, np.int64)
     owners = np.flatnonzero(counted.state == OWNS)
     number[owners] = owners
-    up = inherited(number, links.op_parent)
-    stands = np.where(up[rows] >= 0, up[rows], rows)
-    heads, which = np.unique(stands, return_inverse=True)
+    owner = inherited(number, links.op_parent)
+    counted_as = np.where(owner[rows] >= 0, owner[rows], rows)
+    heads, which = np.unique(counted_as, return_inverse=True)
     forward = inherited(forward_of(trace, np.ones(len(ops), bool)), links.op_parent)[heads]
     source = np.where(forward >= 0, forward, heads)
     place = places.at(ops.lane[source].astype(np.int64), ops.ts[source])
@@ -185,7 +186,7 @@ def _grouped(
     )  # fmt: skip
     first = np.full(len(keys), -1, np.int64)
     first[group[::-1]] = heads[::-1]
-    return _Owned(rows, stands, group[which], keys, first)
+    return _GroupedOps(rows, counted_as, group[which], keys, first)
 
 
 def _paths(trace: Trace, links: Links) -> Rows:
@@ -195,12 +196,12 @@ def _paths(trace: Trace, links: Links) -> Rows:
     path[parent < 0] = 0
     numbers: dict[tuple[int, int], int] = {}
     todo = np.flatnonzero(parent >= 0)
-    while len(todo):  # a level a turn: those whose caller has its number
+    while len(todo):  # one level at a time: rows whose caller has its number
         ready = path[parent[todo]] >= 0
-        here, todo = todo[ready], todo[~ready]
-        pairs, which = distinct(path[parent[here]], name[parent[here]])
-        told = [numbers.setdefault((int(a), int(b)), len(numbers) + 1) for a, b in pairs]
-        path[here] = np.array(told, np.int64)[which]
+        current, todo = todo[ready], todo[~ready]
+        pairs, which = distinct(path[parent[current]], name[parent[current]])
+        path_numbers = [numbers.setdefault((int(a), int(b)), len(numbers) + 1) for a, b in pairs]
+        path[current] = np.array(path_numbers, np.int64)[which]
     return path
 
 
@@ -209,36 +210,38 @@ def _sites(
     links: Links,
     window: Window,
     counted: Counted,
-    owned: _Owned,
+    grouped: _GroupedOps,
     places: Places,
     tree: Modules | None,
 ) -> tuple[tuple[OpSite, ...], int, float]:
-    size, steps = len(owned.keys), max(window.steps, 1)
-    host = _summed(owned.group, own_time(links.op_parent, trace.ops.dur)[owned.rows], size)
+    size, steps = len(grouped.keys), max(window.steps, 1)
+    host = _summed(grouped.group, own_time(links.op_parent, trace.ops.dur)[grouped.rows], size)
     group_of = np.full(len(trace.ops), -1, np.int64)
-    group_of[owned.rows] = owned.group
+    group_of[grouped.rows] = grouped.group
     op = links.device_op
-    of = np.where(op >= 0, at_rows(group_of, op), -1).astype(np.int64)
-    here = np.flatnonzero(of >= 0)
-    device = _summed(of[here], trace.device.dur[here], size)
-    exposed = _summed(of[here], device_on_path(trace, links, window)[here], size)
+    group_of_operation = np.where(op >= 0, at_rows(group_of, op), -1).astype(np.int64)
+    of_steps = np.flatnonzero(group_of_operation >= 0)
+    device = _summed(group_of_operation[of_steps], trace.device.dur[of_steps], size)
+    exposed = _summed(
+        group_of_operation[of_steps], device_on_path(trace, links, window)[of_steps], size
+    )
     flops, moved, dtypes = _work(counted, group_of, size)
-    calls = np.bincount(owned.group[owned.rows == owned.stands], minlength=size)
-    kernels = _kernels(trace, of, here, steps)
+    calls = np.bincount(grouped.group[grouped.rows == grouped.counted_as], minlength=size)
+    kernels = _kernels(trace, group_of_operation, of_steps, steps)
     order = np.argsort(-(host + device), kind="stable")
     kept = order[:MAX_SITES].tolist()
-    found = []
+    sites = []
     for i in kept:
-        name, shape, place, module, phase, _ = owned.keys[i].tolist()
-        told = trace.shape(shape)
-        found.append(
+        name, shape, place, module, phase, _ = grouped.keys[i].tolist()
+        inputs = trace.shape(shape)
+        sites.append(
             OpSite(
                 op=trace.text(name),
-                within=tuple(_around(trace, links, int(owned.first[i]))),
-                dims=told.dims,
-                types=tuple(str(kind) for kind in told.types),
-                strides=told.strides,
-                concrete=tuple(str(value) for value in told.concrete),
+                within=tuple(_names_around(trace, links, int(grouped.first[i]))),
+                dims=inputs.dims,
+                types=tuple(str(kind) for kind in inputs.types),
+                strides=inputs.strides,
+                concrete=tuple(str(value) for value in inputs.concrete),
                 phase=CODED_PHASES[phase],
                 place=places.place(place),
                 module=" / ".join(path_of(tree, module)) if tree and module >= 0 else "",
@@ -253,7 +256,7 @@ def _sites(
             )
         )
     rest = order[MAX_SITES:]
-    return tuple(found), len(rest), float((host + device)[rest].sum()) / steps
+    return tuple(sites), len(rest), float((host + device)[rest].sum()) / steps
 
 
 def _summed(group: Rows, values: NDArray[Any], size: int) -> NDArray[np.int64]:
@@ -269,35 +272,39 @@ def _work(
     flops, moved = np.zeros(size), np.zeros(size)
     dtypes: dict[int, str] = {}
     group = group_of[counted.rows]
-    for at, work, tf32 in zip(
+    for group_number, work, tf32 in zip(
         group.tolist(), counted.which.tolist(), counted.tf32.tolist(), strict=True
     ):
-        if at >= 0:
-            told = counted.works[work]
-            flops[at] += told.flops
-            moved[at] += told.bytes
-            dtypes[at] = "tf32" if tf32 and told.dtype == "float32" else told.dtype
+        if group_number >= 0:
+            work_of_call = counted.works[work]
+            flops[group_number] += work_of_call.flops
+            moved[group_number] += work_of_call.bytes
+            dtypes[group_number] = (
+                "tf32" if tf32 and work_of_call.dtype == "float32" else work_of_call.dtype
+            )
     return flops, moved, dtypes
 
 
-def _kernels(trace: Trace, of: Rows, here: Rows, steps: int) -> dict[int, tuple[SiteKernel, ...]]:
-    if not len(here):
+def _kernels(
+    trace: Trace, group_of_operation: Rows, rows_of_steps: Rows, steps: int
+) -> dict[int, tuple[SiteKernel, ...]]:
+    if not len(rows_of_steps):
         return {}
-    pairs, which = distinct(of[here], trace.device.name[here])
-    ns = _summed(which, trace.device.dur[here], len(pairs))
+    pairs, which = distinct(group_of_operation[rows_of_steps], trace.device.name[rows_of_steps])
+    ns = _summed(which, trace.device.dur[rows_of_steps], len(pairs))
     count = np.bincount(which, minlength=len(pairs))
-    found: dict[int, list[SiteKernel]] = {}
+    kernels: dict[int, list[SiteKernel]] = {}
     for i in np.argsort(-ns, kind="stable").tolist():
-        rows = found.setdefault(int(pairs[i, 0]), [])
+        rows = kernels.setdefault(int(pairs[i, 0]), [])
         if len(rows) < _MAX_KERNELS:
             name = trace.text(int(pairs[i, 1]))
             rows.append(
                 SiteKernel(name=name, count=float(count[i]) / steps, ns=float(ns[i]) / steps)
             )
-    return {at: tuple(rows) for at, rows in found.items()}
+    return {at: tuple(rows) for at, rows in kernels.items()}
 
 
-def _around(trace: Trace, links: Links, row: int) -> Iterator[str]:
+def _names_around(trace: Trace, links: Links, row: int) -> Iterator[str]:
     above = []
     row = int(links.op_parent[row])
     while row >= 0:
