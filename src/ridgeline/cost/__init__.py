@@ -1,1 +1,1 @@
-"""What a model costs before it runs: formulas, counting, memory prediction, studies."""
+"""The cost of a model before it runs: formulas, counting, memory prediction, and studies."""

@@ -1,4 +1,4 @@
-"""What the hardware can do: identity, datasheet peaks, measured ceilings, and what disturbs
+"""The capabilities of the hardware: identity, datasheet peaks, measured ceilings, and what disturbs
 measurements.
 
     identify()                    the machine, without measuring

@@ -44,14 +44,14 @@ class Refusal(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """What is stored for one device."""
+    """The stored ceilings of one device."""
 
     key: Key
     ceilings: tuple[Ceiling, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     """The dtypes that were tried and that the device cannot compute."""
     conditions: tuple[str, ...] = ()
-    """What disturbed the newest measurement."""
+    """Sentences on what disturbed the newest measurement."""
     disturbed: tuple[tuple[Quantity, str], ...] = ()
     """The ceilings (quantity, dtype) measured while others used the device: they may be low."""
     exceeded: tuple[tuple[Quantity, str], ...] = ()

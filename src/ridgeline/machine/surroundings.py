@@ -1,4 +1,4 @@
-"""What disturbs a measurement on this machine: other programs, throttling, limits on clocks and
+"""Disturbances of a measurement on this machine: other programs, throttling, limits on clocks and
 cores.
 
 Each `…_sentences` function turns readings into sentences with numbers; `conditions` and

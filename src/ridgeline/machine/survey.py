@@ -80,7 +80,7 @@ def ceilings(device: str, dtypes: Sequence[str], on_progress: Progress | None = 
 
 
 def stored_conditions(device: str) -> tuple[str, ...]:
-    """What stood in the way when the kept ceilings were measured."""
+    """Return what disturbed the measurement of the stored ceilings."""
     entry = ceiling_cache.load(_key(resolve_device(device)))
     return entry.conditions if entry is not None else ()
 

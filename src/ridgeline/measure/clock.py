@@ -24,7 +24,7 @@ _THIS_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """What timing one block of calls gave. All figures are for the whole block."""
+    """The measured times of one block of calls. All figures are for the whole block."""
 
     total_ns: float
     """Duration by the clock that was asked: wall time or device time."""

@@ -211,8 +211,8 @@ def _drifts(series: Floats) -> bool:
 
 
 def _line_fits_better(series: Floats, split: int) -> bool:
-    """Whether a straight line explains the series better than one step: then the step found is
-    only the middle of a drift."""
+    """Return whether a straight line explains the series better than one step. Then the step is
+    part of a drift, and what follows it is not steady."""
     times = np.arange(series.size)
     folded = fold(series)
     slope = trend(folded).slope * folded.size / series.size

@@ -280,7 +280,7 @@ def _joined_module(inference: ModuleCost | None, training: ModuleCost) -> Module
 
 
 class Account(Struct, frozen=True, kw_only=True):
-    """What one pass of a model with one set of inputs costs."""
+    """The parameters, cost and memory of one pass of a model with one set of inputs."""
 
     parameters: Parameters
     cost: Cost
