@@ -1,4 +1,4 @@
-"""What a run records of its surroundings, and how secrets are kept out of it.
+"""Records the surroundings of a run, and keeps secrets out of the record.
 
 Only environment variables of the list below are recorded: each decides speed, and none can hold a
 secret. They are listed by their exact names, because a prefix would also admit a name such as
@@ -398,17 +398,17 @@ def _looks_typed(value: str) -> bool:
 def _hide_by_name(text: str, quoted: bool = False) -> str:
     """Return `text` with the values of fields hidden whose names say that they are secret. With
     `quoted`, only values in quotes are hidden."""
-    kept, at = [], 0
-    while (name := _NAME.search(text, at)) is not None:
-        kept.append(text[at : name.end()])
-        at = name.end()
-        value = _VALUE_OF_NAME.match(text, at) if is_secret(name[1]) else None
+    kept, position = [], 0
+    while (name := _NAME.search(text, position)) is not None:
+        kept.append(text[position : name.end()])
+        position = name.end()
+        value = _VALUE_OF_NAME.match(text, position) if is_secret(name[1]) else None
         if value is None or (quoted and (value[1] is None or len(value[0]) < 3)):
             continue
         quote = value[1] or ""
         kept.append(f"{quote}{HIDDEN}{quote}")
-        at = value.end()
-    return "".join((*kept, text[at:]))
+        position = value.end()
+    return "".join((*kept, text[position:]))
 
 
 def _hide_by_look(text: str, hashes: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""What the program is made of: its modules, optimizers, loaders and child processes, and whether it
+"""Takes stock of the program: its modules, optimizers, loaders and child processes, and whether it
 clears its gradients.
 
 Gradients that are not cleared between two steps of an optimizer add up for ever. One small
@@ -7,7 +7,8 @@ of that parameter must be None, filled with zeros, or another tensor. This shows
 (`zero_grad`, `p.grad = None`, `p.grad.zero_()`). Two cases need care. Gradients that are
 accumulated on purpose are still cleared after the optimizer's step. Two optimizers that take turns
 each clear their own gradients before their own turn. So a step counts as not cleared only if no
-backward before the optimizer's next step found the gradient cleared."""
+backward before the optimizer's next step found the gradient cleared.
+"""
 
 import weakref
 from contextlib import suppress

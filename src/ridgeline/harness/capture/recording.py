@@ -1,4 +1,4 @@
-"""What a run records besides its steps: the trace, the memory history, and facts about the program.
+"""Records everything but the steps: the trace, the memory history, and facts about the program.
 
 Recordings start and stop when a window changes, at the end of a step. That takes time, so the step
 it falls into is marked as "disturbed".

@@ -97,9 +97,9 @@ def _graph_count(torch: Any, tensors: list[Any]) -> int:
 
 
 def _stated_samples(torch: Any, value: Any, names: tuple[str, ...], depth: int) -> int:
-    """Return the number of samples that the batch, or the first of its parts with such an
-    attribute, says it holds; 0 if none says. After a tensor only batches of graphs are asked,
-    because any object may have a `batch_size` of its own."""
+    """Return the number of samples in an attribute of the batch, or of the first of its parts that
+    has such an attribute; 0 if there is none. After a tensor only `num_graphs` counts, because any
+    object may have a `batch_size` of its own."""
     if isinstance(value, (torch.Tensor, *_SCALAR_TYPES)) or depth >= _MAX_DEPTH:
         return 0
     if isinstance(value, torch.nn.utils.rnn.PackedSequence):
