@@ -16,7 +16,7 @@ pytestmark = pytest.mark.reliability  # whole programs: `make programs`, and CI
 PROGRAM = str(Path(__file__).with_name("cheating_inference.py"))
 ULP, BFLOAT16 = 2.0**-23, 2.0**-8
 CHEATS = {
-    "old inputs": "the outputs of step 2 are",
+    "old inputs": "the outputs of step 2 ",
     "old cache": "the outputs of step 2 are off by",
     "first answer": "the outputs of step 2 repeat those of step 1",
     "written over": "later steps write over the outputs of step 1, which are kept",

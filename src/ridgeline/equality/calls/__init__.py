@@ -1,1 +1,1 @@
-"""What a workload computes, and whether another computes the same: evidence, and its judgement."""
+"""Collects evidence of what workloads compute, and judges whether two compute the same."""

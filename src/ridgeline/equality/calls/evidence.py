@@ -40,18 +40,18 @@ class Work(Struct, frozen=True, kw_only=True):
     """What one call computes and moves, by the operators that torch dispatched."""
 
     flops: dict[str, int] = {}
-    """Of matrix products, by dtype, without those that a causal kernel skips."""
+    """FLOPs of matrix products, by dtype, without those that a causal kernel skips."""
     convolution_flops: dict[str, int] = {}
     all_flops: int = 0
     """Elementwise work included."""
     bytes: int = 0
     """Moved by all operators, if each input is read once and each output written once."""
     read_bytes: int = 0
-    """Of tensors that existed before the call, each counted once: these must come from memory."""
+    """Bytes of tensors that existed before the call, each counted once: these come from memory."""
     written_bytes: int = 0
-    """Of the outputs."""
+    """Bytes of the outputs."""
     unseen: tuple[str, ...] = ()
-    """What ran without dispatching operators: CUDA graphs, threads."""
+    """Parts that ran without dispatching operators: CUDA graphs, threads."""
 
     @property
     def amount(self) -> int:
@@ -73,13 +73,13 @@ class Evidence(Struct, frozen=True, kw_only=True, eq=False):
     name: str
     seed: int
     outputs: tuple[Outputs, ...]
-    """Of the check calls, in order."""
+    """Outputs of the check calls, in order."""
     call_ns: tuple[float, ...]
     """Duration of each check call, until the device was done; the first one is cold."""
     generator_states: tuple[str, ...]
     """Fingerprint of all random number generators after each check call."""
     state: tuple[Changed, ...]
-    """What the calls changed."""
+    """Tensors that the calls changed."""
     held: tuple[HeldTensor, ...]
     unread: tuple[str, ...] = ()
     """Tensors of kinds that cannot be followed."""
@@ -104,7 +104,7 @@ class Evidence(Struct, frozen=True, kw_only=True, eq=False):
     fresh: tuple[Fresh, ...] = ()
     spread: float | None = None
     """Relative distance of the workload's own repeats; None if not tried."""
-    reference: Reference = Reference(why_not="not asked for")
+    reference: Reference = Reference(why_not="no reference was made")
     work: Work | None = None
     """Work on values that it had been called with before."""
     work_fresh: Work | None = None

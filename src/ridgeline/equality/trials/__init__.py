@@ -1,5 +1,5 @@
-"""Whether a changed program computes what the unchanged one does: pure functions on trials.
+"""Judges whether a changed program computes the same as the unchanged one, from their trials.
 
-Knows no torch. `band` says how far a candidate may lie from the baseline,
-`compare` whether it does.
+Knows no torch. `noise_bands.band_of` returns how far a candidate may lie from the baseline,
+`parity.compare` judges whether it does.
 """

@@ -280,8 +280,8 @@ def _residuals(losses: Sequence[float]) -> list[float]:
 def _check_last_movement(
     baseline: Sequence[Trial], candidate: Trial, band: Band
 ) -> Iterator[Check]:
-    """Check that the parameters still move in the last step. Only asked if both runs looked at the
-    same step: heads may take turns."""
+    """Check that the parameters still move in the last step. Only compared if both runs looked at
+    the same step: heads may take turns."""
     if candidate.looked is None or candidate.looked != baseline[0].looked:
         return
     known = {name for trial in baseline for name in trial.stood}
