@@ -1,7 +1,7 @@
-"""Two traces side by side: what takes more or less time, by kernel, operator, module and cause.
+"""Two traces compared: what takes more or less time, by kernel, operator, module and cause.
 
-Works on studies alone. They must hold all their rows: what a limit left out of one of them would
-look new or gone. Figures are per step where both traces have steps, else per trace.
+The studies must have all their rows: a row that a limit left out of one study would look new or
+gone. Figures are per step if both traces have steps, else per trace.
 """
 
 import re
@@ -17,7 +17,7 @@ NOTE = "one trace each is no proof: `ridgeline compare` measures"
 
 Of = Literal["kernel", "op", "module", "category", "cause", "phase", "total"]
 Amount = tuple[float, float]
-"""Nanoseconds and how many."""
+"""Nanoseconds, and the number of calls."""
 _NUMBER = re.compile(r"\d+")
 
 
@@ -28,12 +28,12 @@ def differences(before: TraceStudy, after: TraceStudy) -> TraceComparison:
         "step" if before.window.steps > 0 and after.window.steps > 0 else "trace"
     )
     rows: list[Difference] = []
-    for of, (one, other) in _tables(before, after).items():
+    for of, (before_rows, after_rows) in _tables(before, after).items():
         if of == "kernel":
-            one, other = _renamed(one, other)
-        rows += _rows(of, one, other, _units(before, per), _units(after, per))
-    told = tuple(rows)
-    alike = bool(before.devices) == bool(after.devices)
+            before_rows, after_rows = _renamed(before_rows, after_rows)
+        rows += _rows(of, before_rows, after_rows, _units(before, per), _units(after, per))
+    all_rows = tuple(rows)
+    is_comparable = bool(before.devices) == bool(after.devices)
     lengths = (before.window.ns / _units(before, per), after.window.ns / _units(after, per))
     return TraceComparison(
         before=before.label,
@@ -41,12 +41,12 @@ def differences(before: TraceStudy, after: TraceStudy) -> TraceComparison:
         per=per,
         before_ns=lengths[0],
         after_ns=lengths[1],
-        differences=told,
+        differences=all_rows,
         validation=_checks(before, after, per),
         verdict=verdict(
-            per, *lengths, told, max(len(before.devices), 1), max(len(after.devices), 1)
+            per, *lengths, all_rows, max(len(before.devices), 1), max(len(after.devices), 1)
         )
-        if alike
+        if is_comparable
         else not_comparable("before" if before.devices else "after"),
         note=NOTE,
     )
@@ -61,29 +61,47 @@ def _tables(
 ) -> dict[Of, tuple[Mapping[str, Amount], Mapping[str, Amount]]]:
     # the host's time where a trace has no device work: device time would make all of it new
     device = all(
-        s.devices and (any(row.device_ns for row in s.ops) or s.kernels) for s in (before, after)
+        study.devices and (any(row.device_ns for row in study.ops) or study.kernels)
+        for study in (before, after)
     )
-    idle = all(s.idle.trust.confidence != "unreliable" for s in (before, after))
+    idle = all(study.idle.trust.confidence != "unreliable" for study in (before, after))
     both = (before, after)
     tables: dict[Of, list[Mapping[str, Amount]]] = {
-        "total": [_total(s, _known(before, after)) for s in both],
-        "cause": [_sum((c.cause, c.ns, c.gaps) for c in s.idle.causes if idle) for s in both],
-        "phase": [_sum((p.phase, p.host_ns, 0) for p in s.phases) for s in both],
-        "category": [_sum((c.category, c.device_ns, c.count) for c in s.categories) for s in both],
+        "total": [_total(study, _known(before, after)) for study in both],
+        "cause": [
+            _sum((cause.cause, cause.ns, cause.gaps) for cause in study.idle.causes if idle)
+            for study in both
+        ],
+        "phase": [
+            _sum((phase.phase, phase.host_ns, 0) for phase in study.phases) for study in both
+        ],
+        "category": [
+            _sum((cause.category, cause.device_ns, cause.count) for cause in study.categories)
+            for study in both
+        ],
         "module": [
-            _sum((m.path, m.device_ns if device else m.host_ns, m.count) for m in s.modules)
-            for s in both
+            _sum(
+                (module.path, module.device_ns if device else module.host_ns, module.count)
+                for module in study.modules
+            )
+            for study in both
         ],
         "op": [
-            _sum((o.name, o.device_self_ns if device else o.host_self_ns, o.count) for o in s.ops)
-            for s in both
+            _sum(
+                (op.name, op.device_self_ns if device else op.host_self_ns, op.count)
+                for op in study.ops
+            )
+            for study in both
         ],
-        "kernel": [_sum((k.name, k.total_ns, k.count) for k in s.kernels) for s in both],
+        "kernel": [
+            _sum((kernel.name, kernel.total_ns, kernel.count) for kernel in study.kernels)
+            for study in both
+        ],
     }
     if bool(before.devices) != bool(after.devices):
         # windows are of the device's activity where there is one: no common measure but the host's
         tables = {of: tables[of] for of in ("phase", "module", "op")}
-    return {of: (one, other) for of, (one, other) in tables.items()}
+    return {of: (before_rows, after_rows) for of, (before_rows, after_rows) in tables.items()}
 
 
 def _sum(rows: Iterable[tuple[str, float, float]]) -> Mapping[str, Amount]:
@@ -96,11 +114,11 @@ def _sum(rows: Iterable[tuple[str, float, float]]) -> Mapping[str, Amount]:
 
 def _known(before: TraceStudy, after: TraceStudy) -> bool:
     """Return whether both traces can tell busy from idle on all their devices."""
-    told = [
+    known = [
         [d.busy_ns is not None and d.idle_ns is not None for d in s.devices]
         for s in (before, after)
     ]
-    return all(one and all(one) for one in told)
+    return all(known_devices and all(known_devices) for known_devices in known)
 
 
 def _total(study: TraceStudy, known: bool) -> Mapping[str, Amount]:
@@ -118,17 +136,17 @@ def _rows(
 ) -> list[Difference]:
     rows = []
     for name in dict.fromkeys([*before, *after]):
-        one, other = before.get(name, (0.0, 0.0)), after.get(name, (0.0, 0.0))
-        if not any((*one, *other)):
+        old, new = before.get(name, (0.0, 0.0)), after.get(name, (0.0, 0.0))
+        if not any((*old, *new)):
             continue
         rows.append(
             Difference(
                 of=of,
                 name=name,
-                before_ns=one[0] / was,
-                after_ns=other[0] / is_,
-                before_count=one[1] if of == "total" else one[1] / was,
-                after_count=other[1] if of == "total" else other[1] / is_,
+                before_ns=old[0] / was,
+                after_ns=new[0] / is_,
+                before_count=old[1] if of == "total" else old[1] / was,
+                after_count=new[1] if of == "total" else new[1] / is_,
             )
         )
     return rows if of == "total" else sorted(rows, key=lambda row: (-abs(row.change_ns), row.name))
@@ -137,19 +155,20 @@ def _rows(
 def _renamed(
     before: Mapping[str, Amount], after: Mapping[str, Amount]
 ) -> tuple[Mapping[str, Amount], Mapping[str, Amount]]:
-    """Make one row of a kernel that is gone and one that is new, if their names differ in numbers
-    only.
+    """Join a kernel that is gone and one that is new if only the numbers in their names differ.
 
-    Tile sizes and vector widths are chosen by shape and alignment: a 128x64 tile in place of 128x32
-    is the same work done otherwise, not work that vanished.
+    Tile sizes and vector widths depend on shape and alignment: a kernel with a 128x64 tile in place
+    of 128x32 does the same work.
     """
     gone, new = set(before) - set(after), set(after) - set(before)
-    alike = {_NUMBER.sub("#", name) for name in gone} & {_NUMBER.sub("#", name) for name in new}
+    shared_masks = {_NUMBER.sub("#", name) for name in gone} & {
+        _NUMBER.sub("#", name) for name in new
+    }
 
     def folded(rows: Mapping[str, Amount], lone: set[str]) -> Mapping[str, Amount]:
         masks = {name: _NUMBER.sub("#", name) for name in lone}
         return _sum(
-            (masks[name] if masks.get(name) in alike else name, *amount)
+            (masks[name] if masks.get(name) in shared_masks else name, *amount)
             for name, amount in rows.items()
         )
 
@@ -157,7 +176,7 @@ def _renamed(
 
 
 def _checks(before: TraceStudy, after: TraceStudy, per: str) -> tuple[Check, ...]:
-    """Return what was wrong with either trace, and what makes them hard to compare."""
+    """Return the checks of both traces, and the checks that make them hard to compare."""
     checks = []
     names = [sorted({d.name for d in s.devices if d.name}) for s in (before, after)]
     if names[0] != names[1] and all(names):
@@ -201,7 +220,7 @@ def _of(when: str, check: Check) -> Check:
 
 
 MIN_CHANGE_SHARE = 0.01
-"""A smaller change is called none: two steps of one trace differ by more."""
+"""A smaller change is called none, because two steps of one trace differ by more."""
 _MAX_PARTS = 2
 _CAUSES = {
     "input": "input wait",
@@ -224,15 +243,15 @@ def verdict(
     devices_after: int = 1,
 ) -> str:
     change = after_ns - before_ns
-    what = "a step" if per == "step" else "the trace"
+    unit = "a step" if per == "step" else "the trace"
     small = MIN_CHANGE_SHARE * max(before_ns, after_ns)
     if abs(change) < small or not change:
-        said = f"{what} takes the same time ({_time(after_ns)})"
+        sentence = f"{unit} takes the same time ({_time(after_ns)})"
     else:
         share = f" ({_percent(change / before_ns)})" if before_ns > 0 else ""
-        said = f"{what} takes {_more(change)}{share}"
+        sentence = f"{unit} takes {_change_text(change)}{share}"
     parts = _parts(rows, max(small, 0.1 * abs(change)), devices_before, devices_after)
-    return f"{said}: {'; '.join(parts)}" if parts else said
+    return f"{sentence}: {'; '.join(parts)}" if parts else sentence
 
 
 def not_comparable(with_device: str) -> str:
@@ -256,23 +275,25 @@ def _parts(
     ]
     causes.sort(key=lambda part: -abs(part[0]))
     each = " a device" if max(devices_before, devices_after) > 1 else ""
-    parts = [f"{name} {_more(ns)}{each}" for ns, name in causes if abs(ns) >= least][:_MAX_PARTS]
+    parts = [f"{name} {_change_text(ns)}{each}" for ns, name in causes if abs(ns) >= least][
+        :_MAX_PARTS
+    ]
     busy = next((r for r in rows if r.of == "total" and r.name == "busy"), None)
     if busy is None:
         ops = [r for r in rows if r.of == "op" and abs(r.change_ns) >= least]
         top = sorted(ops, key=lambda r: -abs(r.change_ns))
-        return parts + [f"{r.name} {_more(r.change_ns)}" for r in top[:_MAX_PARTS]]
+        return parts + [f"{r.name} {_change_text(r.change_ns)}" for r in top[:_MAX_PARTS]]
     if abs(busy.change_ns) < max(least, MIN_CHANGE_SHARE * max(busy.before_ns, busy.after_ns)):
         return [*parts, "kernels equal"]
     kinds = [r for r in rows if r.of == "category" and r.change_ns * busy.change_ns > 0]
     top = sorted(kinds, key=lambda r: -abs(r.change_ns))[:1]
     return [
         *parts,
-        f"kernels {_more(busy.change_ns)}" + "".join(f", most in {r.name}" for r in top),
+        f"kernels {_change_text(busy.change_ns)}" + "".join(f", most in {r.name}" for r in top),
     ]
 
 
-def _more(ns: float) -> str:
+def _change_text(ns: float) -> str:
     return f"{_time(abs(ns))} {'less' if ns < 0 else 'more'}"
 
 

@@ -34,11 +34,11 @@ ORDER: tuple[Cause, ...] = (
     "synchronisation",
     "launch-bound",
 )
-"""The first of these that covers a moment names it; what none covers is "other host"."""
+"""The first of these causes that covers a moment is its cause. If none does, it is "other host"."""
 
 
 class HostStates(NamedTuple):
-    """Spans of each cause of ORDER, disjoint; and when this thread was seen doing anything."""
+    """Disjoint spans for each cause of ORDER, and the time in which the thread did anything."""
 
     spans: dict[Cause, Spans]
     active: Spans
@@ -76,10 +76,11 @@ def states_of(trace: Trace, links: Links, lane: int) -> HostStates:
 
 
 def copy_calls(trace: Trace, links: Links, lane: int) -> tuple[Spans, Spans]:
-    """Host time spent handing a copy to the device, and waiting for one from it.
+    """Return the host time spent on copies to the device, and on copies to the host.
 
-    To the device: from the start of the copying operator (a pageable source is first copied by the
-    host) to the end of the call. From it: the call, which waits where the target is pageable.
+    A copy to the device lasts from the start of the copying operator (the host first copies a
+    pageable source) to the end of the call. A copy to the host lasts as long as its call, which
+    waits if the target is pageable.
     """
     call, device = links.device_call, trace.device
     copies = np.flatnonzero((device.kind == Kind.MEMCPY) & (call >= 0))
@@ -126,13 +127,13 @@ def _outermost_copy(trace: Trace, links: Links, op: Rows) -> Rows:
     if not len(trace.ops):
         return np.full(len(op), -1, np.int64)
     copying = trace.names_where(trace.ops.name, COPY_OPS.__contains__)
-    found = np.full(len(op), -1, np.int64)
-    here = op.copy()
-    while (held := here >= 0).any():
-        is_copy = held & copying[np.maximum(here, 0)]
-        found = np.where(is_copy, here, found)
-        here = np.where(is_copy, links.op_parent[np.maximum(here, 0)], -1)
-    return found
+    outermost = np.full(len(op), -1, np.int64)
+    current = op.copy()
+    while (inside := current >= 0).any():
+        is_copy = inside & copying[np.maximum(current, 0)]
+        outermost = np.where(is_copy, current, outermost)
+        current = np.where(is_copy, links.op_parent[np.maximum(current, 0)], -1)
+    return outermost
 
 
 def _named(trace: Trace, test: Callable[[str], bool], *tables: Events) -> Spans:
@@ -169,7 +170,7 @@ _COMPILER_FRAME = re.compile(
     r"|torch/_functorch/aot_autograd\.py\(\d+\): aot_module"
     r"|triton/compiler/compiler\.py\(\d+\): compile"
 )
-_RUNS = re.compile(r"_inductor/.*: (__call__|run|_fn|inner|wrapper|current_callable)$")
+_RUNNING_FRAME = re.compile(r"_inductor/.*: (__call__|run|_fn|inner|wrapper|current_callable)$")
 _INPUT_FRAME = re.compile(
     r"torch[/\\]utils[/\\]data[/\\].*: "
     r"(__next__|__iter__|_next_data|_get_iterator|_try_get_data|_get_data)$"
@@ -184,7 +185,7 @@ BLOCKING_OPS = frozenset({
     "aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero",
     "aten::equal", "aten::masked_select", "aten::unique_consecutive", "aten::_unique2",
 })  # fmt: skip
-"""Operators whose result the host must have, or whose size it must know, before it can go on."""
+"""Operators that block the host: it needs their result, or its size, to go on."""
 
 COPY_OPS = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::pin_memory"})
 
@@ -213,9 +214,9 @@ def is_graph_launch(name: str) -> bool:
 
 
 def is_compiling(name: str) -> bool:
-    """Return whether a span or a function is the compiler at work; to run its code is not."""
+    """Return whether a span or a function is the compiler at work. Running compiled code is not."""
     if ".py(" in name:
-        return bool(_COMPILER_FRAME.search(name)) and not _RUNS.search(name)
+        return bool(_COMPILER_FRAME.search(name)) and not _RUNNING_FRAME.search(name)
     return bool(_COMPILING.search(name))
 
 
@@ -240,7 +241,7 @@ def is_collection(name: str) -> bool:
 
 
 _WAITING_COPIES = ("cudaMemcpy", "cuMemcpy", "hipMemcpy", "hipMemcpyWithStream")
-"""Copies that return when the copy is done, unlike their …Async sisters."""
+"""Calls that return when the copy is done, unlike their …Async variants."""
 
 
 def synchronising(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
@@ -257,8 +258,8 @@ def blocking(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
 
 @once_per_trace
 def driving_lanes(trace: Trace, links: Links) -> NDArray[np.int64]:
-    """Return the threads that launch device work, and the main one; without device work, all with
-    operators. Watchdogs that poll events and threads that pin memory drive nothing."""
+    """Return the threads that launch device work, and the main thread; without device work, all
+    threads with operators. Threads that poll events or pin memory do not count."""
     launching = links.launch_lane[links.launch_lane >= 0]
     drive = launching if len(launching) else trace.ops.lane
     lanes = np.unique(np.append(drive, links.main_lane)).astype(np.int64)

@@ -59,13 +59,13 @@ def clip(spans: Spans, low: int, high: int) -> Spans:
 
 
 def closed(spans: Spans, pause: int) -> Spans:
-    """Return the spans with pauses up to that length filled."""
+    """Return the spans with pauses up to this length filled."""
     filled = union(spans.start, spans.end + pause, sorted_=True)
     return Spans(filled.start, filled.end - pause)
 
 
 def gaps(spans: Spans, low: int, high: int) -> Spans:
-    """Return what of [low, high) is not covered."""
+    """Return the part of [low, high) that the spans do not cover."""
     inside = clip(spans, low, high)
     start = np.append(np.int64(low), inside.end)
     end = np.append(inside.start, np.int64(high))
@@ -119,8 +119,8 @@ def covered(spans: Spans, start: Times, end: Times) -> Times:
     """Return for each interval [start, end) how much of it the spans cover."""
     if not len(spans):
         return np.zeros(len(start), np.int64)
-    found: Times = np.maximum(_before(spans, end) - _before(spans, start), 0)
-    return found
+    overlap: Times = np.maximum(_before(spans, end) - _before(spans, start), 0)
+    return overlap
 
 
 def _before(spans: Spans, at: Times) -> Times:
@@ -161,7 +161,7 @@ def parents(start: Times, end: Times) -> NDArray[np.int64]:
     above = np.full(len(start), -1, np.int64)
     long = np.flatnonzero(end > start)
     begins, ends = start[long], end[long]
-    # the rows that began before and have not ended: how deep this one lies
+    # the depth of a row is the number of rows that began before it and have not ended
     depth = np.arange(len(long)) - np.searchsorted(np.sort(ends), begins, side="right")
     by_depth = np.argsort(depth, kind="stable")
     levels = np.searchsorted(depth[by_depth], np.arange(depth.max(initial=-1) + 2))
@@ -175,7 +175,7 @@ def parents(start: Times, end: Times) -> NDArray[np.int64]:
         outer = above[long]
         place = np.full(len(start) + 1, -1, np.int64)
         place[long] = np.arange(len(long))
-        while (off := (row >= 0) & (ends[np.maximum(row, 0)] <= start[short])).any():
-            row = np.where(off, place[outer[np.maximum(row, 0)]], row)
+        while (is_past := (row >= 0) & (ends[np.maximum(row, 0)] <= start[short])).any():
+            row = np.where(is_past, place[outer[np.maximum(row, 0)]], row)
         above[short] = np.where(row >= 0, long[np.maximum(row, 0)], -1)
     return above

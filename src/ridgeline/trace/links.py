@@ -1,5 +1,5 @@
-"""Who belongs to whom: device work to its launching call, calls to operators, rows to what
-encloses them. Each is found once for a trace, when first asked for."""
+"""Links between the tables of a trace: device work to its launching call, calls to operators, rows
+to the rows that enclose them. Each link is computed once, when it is first used."""
 
 from functools import cached_property
 
@@ -34,9 +34,9 @@ class Links:
         """The operator of each device operation: the one that its call was made in, else by
         external id."""
         call = self.device_call
-        found = np.where(call >= 0, at_rows(self.call_op, call), -1)
+        by_call = np.where(call >= 0, at_rows(self.call_op, call), -1)
         device, ops = self._trace.device, self._trace.ops
-        return np.where(found >= 0, found, _join(device.external, ops.external))
+        return np.where(by_call >= 0, by_call, _join(device.external, ops.external))
 
     @cached_property
     def op_parent(self) -> Rows:
@@ -84,15 +84,15 @@ def nested(table: Events) -> Rows:
     """Return the enclosing row of each row in the same table and lane."""
     above = np.full(len(table), -1, np.int64)
     for rows in by_lane(table):
-        part = parents(table.ts[rows], table.end[rows])
-        above[rows] = np.where(part >= 0, rows[np.maximum(part, 0)], -1)
+        local_rows = parents(table.ts[rows], table.end[rows])
+        above[rows] = np.where(local_rows >= 0, rows[np.maximum(local_rows, 0)], -1)
     return above
 
 
 def enclosing(inner: Events, outer: Events, above: Rows) -> Rows:
     """Return for each row of `inner` the innermost row of `outer` that runs on its lane at its
     start."""
-    found = np.full(len(inner), -1, np.int64)
+    enclosing_rows = np.full(len(inner), -1, np.int64)
     lanes = {int(outer.lane[rows[0]]): rows for rows in by_lane(outer)}
     for rows in by_lane(inner):
         around = lanes.get(int(inner.lane[rows[0]]))
@@ -102,9 +102,9 @@ def enclosing(inner: Events, outer: Events, above: Rows) -> Rows:
         local[around] = np.arange(len(around))
         up = above[around]
         up = np.where(up >= 0, local[np.maximum(up, 0)], -1)
-        part = innermost(outer.ts[around], outer.end[around], inner.ts[rows], up)
-        found[rows] = np.where(part >= 0, around[np.maximum(part, 0)], -1)
-    return found
+        local_rows = innermost(outer.ts[around], outer.end[around], inner.ts[rows], up)
+        enclosing_rows[rows] = np.where(local_rows >= 0, around[np.maximum(local_rows, 0)], -1)
+    return enclosing_rows
 
 
 def by_lane(table: Events) -> list[Rows]:
@@ -123,20 +123,20 @@ def _join(wanted: NDArray[np.int64], keys: NDArray[np.int64]) -> Rows:
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     at = np.searchsorted(ordered, wanted, side="right") - 1
-    held = (at >= 0) & (wanted > 0) & (ordered[np.maximum(at, 0)] == wanted)
-    return np.where(held, order[np.maximum(at, 0)], -1)
+    is_found = (at >= 0) & (wanted > 0) & (ordered[np.maximum(at, 0)] == wanted)
+    return np.where(is_found, order[np.maximum(at, 0)], -1)
 
 
 def links_of(trace: Trace) -> Links:
-    """The links of a trace, the same for all who ask: the diagnosis asks for what the study found
-    already, 2 s for 5 million events. They live as long as the trace: it holds them."""
-    found = vars(trace).setdefault("links", Links(trace))
-    assert isinstance(found, Links)
-    return found
+    """Return the links of a trace, which the trace keeps. The diagnosis uses links that the study
+    has computed already: 2 s for 5 million events."""
+    links = vars(trace).setdefault("links", Links(trace))
+    assert isinstance(links, Links)
+    return links
 
 
 def at_rows(values: NDArray[np.generic], rows: Rows) -> NDArray[np.generic]:
-    """Return values[rows], with anything for the rows that are -1."""
+    """Return values[rows]. The result is arbitrary for rows that are -1."""
     return values[np.maximum(rows, 0)] if len(values) else np.full(len(rows), -1)
 
 
@@ -151,20 +151,21 @@ def beneath(parent: Rows, own: Rows) -> Rows:
 
 def repeated(parent: Rows, key: Rows) -> NDArray[np.bool_]:
     """Return which rows have a row of the same key above them: aten::to inside aten::to."""
-    found = np.zeros(len(parent), bool)
+    is_repeated = np.zeros(len(parent), bool)
     rows = np.flatnonzero(parent >= 0)
     above = parent[rows]
     while len(rows):
         same = key[above] == key[rows]
-        found[rows[same]] = True
+        is_repeated[rows[same]] = True
         above = parent[above]
-        go = (above >= 0) & ~same
-        rows, above = rows[go], above[go]
-    return found
+        goes_on = (above >= 0) & ~same
+        rows, above = rows[goes_on], above[goes_on]
+    return is_repeated
 
 
 def own_time(parent: Rows, dur: Rows) -> Rows:
-    """Return what each row took without its direct callees; not below 0 where clocks disagree."""
+    """Return the time of each row without its direct callees; 0 if that is negative, because clocks
+    disagree."""
     own = dur.astype(np.int64, copy=True)
     child = np.flatnonzero(parent >= 0)
     np.subtract.at(own, parent[child], dur[child])
@@ -210,19 +211,23 @@ def distinct(*columns: NDArray[np.integer]) -> tuple[Rows, Rows]:
             width = len(key) + 1
         key = key * span + (column.astype(np.int64) - low)
         width *= span
-    first, number = _marked(key, width) if width <= MAX_MARKED_KEYS + 2 * len(key) else _sorted(key)
+    first, number = (
+        _distinct_by_table(key, width)
+        if width <= MAX_MARKED_KEYS + 2 * len(key)
+        else _distinct_by_sorting(key)
+    )
     return np.stack([c[first].astype(np.int64) for c in columns], axis=1), number
 
 
-def _marked(key: Rows, width: int) -> tuple[Rows, Rows]:
+def _distinct_by_table(key: Rows, width: int) -> tuple[Rows, Rows]:
     row = np.full(width, -1, np.int64)
     row[key[::-1]] = np.arange(len(key) - 1, -1, -1)  # the last write wins: the first row
-    held = np.flatnonzero(row >= 0)
+    keys_present = np.flatnonzero(row >= 0)
     number = np.empty(width, np.int64)
-    number[held] = np.arange(len(held))
-    return row[held], number[key]
+    number[keys_present] = np.arange(len(keys_present))
+    return row[keys_present], number[key]
 
 
-def _sorted(key: Rows) -> tuple[Rows, Rows]:
+def _distinct_by_sorting(key: Rows) -> tuple[Rows, Rows]:
     _, first, number = np.unique(key, return_index=True, return_inverse=True)
     return first, number

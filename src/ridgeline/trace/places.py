@@ -1,8 +1,8 @@
 """The user's own line: from Python stacks, the innermost function that is not a library's.
 
-Kineto strips the search path from file names, so `site-packages/transformers/x.py` comes as
-`transformers/x.py`: libraries are told by their first folder as well. The line is where the
-function begins, except in traces before 2022, which carry the line being run.
+Kineto strips the search path from file names, so `site-packages/transformers/x.py` is recorded as
+`transformers/x.py`. Libraries are therefore also recognised by their first folder. The line is the
+first line of the function; in traces before 2022, it is the line that was running.
 """
 
 import re
@@ -67,7 +67,7 @@ def is_not_torch(frame: str) -> bool:
 
 
 class Places:
-    """Looks up whose line a thread was in at given moments."""
+    """Looks up in which function of the user's a thread was at given moments."""
 
     def __init__(self, trace: Trace, links: Links) -> None:
         self._trace = trace
@@ -80,11 +80,11 @@ class Places:
     def at(self, lanes: Rows, times: Times) -> Rows:
         """Return for each moment on a lane the code of the user's function (a text); -1 where none
         is known."""
-        found = np.full(len(times), -1, np.int64)
+        codes = np.full(len(times), -1, np.int64)
         for lane in np.unique(lanes):
             rows = np.flatnonzero(lanes == lane)
-            found[rows] = self._on_lane(int(lane), times[rows])
-        return found
+            codes[rows] = self._on_lane(int(lane), times[rows])
+        return codes
 
     def at_or_main(self, lanes: Rows, times: Times) -> Rows:
         """Return the same as `at`. Where a lane has no function of the user's (the backward's
@@ -203,10 +203,10 @@ class Places:
 
 
 MAX_PATH_FUNCTIONS = 8
-"""Functions kept: the outer ones tell who was asked, the innermost which method."""
+"""The number of functions that are kept: the outermost ones, and the innermost one."""
 _BUILT_IN = re.compile(r"^<built-in (?:method|function) (?P<name>\S+)")
 _CALLED_FRAME = re.compile(r"^(?P<file>.+?)\(\d+\): (?P<function>.*)$")
-_OURS = re.compile(r"(^|[/\\])ridgeline[/\\]")
+_RIDGELINE_FILE = re.compile(r"(^|[/\\])ridgeline[/\\]")
 
 
 @once_per_trace
@@ -235,11 +235,11 @@ class CallPaths:
             row = int(self._links.frame_parent[row])
         if row < 0:  # a thread of no function of the user's
             return (), ()
-        told = [(self._name(at), at) for at in reversed(rows)]
-        kept = [(name, at) for name, at in told if name]
-        if len(kept) > MAX_PATH_FUNCTIONS:
-            kept = [*kept[: MAX_PATH_FUNCTIONS - 1], kept[-1]]
-        return tuple(name for name, _ in kept), tuple(at for _, at in kept)
+        named = [(self._name(frame), frame) for frame in reversed(rows)]
+        path = [(name, frame) for name, frame in named if name]
+        if len(path) > MAX_PATH_FUNCTIONS:
+            path = [*path[: MAX_PATH_FUNCTIONS - 1], path[-1]]
+        return tuple(name for name, _ in path), tuple(frame for _, frame in path)
 
     @cached_property
     def _own(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
@@ -260,7 +260,7 @@ def short_name(frame: str) -> str:
     profiler."""
     if (built_in := _BUILT_IN.match(frame)) is not None:
         return built_in["name"].rstrip(">")
-    if _OURS.search(frame):
+    if _RIDGELINE_FILE.search(frame):
         return ""
     match = _CALLED_FRAME.match(frame)
     return f"{match['file']}:{match['function']}" if match is not None else frame
@@ -268,8 +268,8 @@ def short_name(frame: str) -> str:
 
 def rows_above(links: Links, row: int) -> Rows:
     """Return an operator and those around it, outermost first."""
-    found = []
+    rows = []
     while row >= 0:
-        found.append(row)
+        rows.append(row)
         row = int(links.op_parent[row])
-    return np.array(found[::-1], np.int64)
+    return np.array(rows[::-1], np.int64)

@@ -1,4 +1,4 @@
-"""One or several files to one `TraceStudy`: read, check, analyse, add up."""
+"""Reads trace files, checks and analyses them, and adds them up to one `TraceStudy`."""
 
 import hashlib
 import os
@@ -45,7 +45,7 @@ def _silent(text: str) -> None:
 
 
 class Opened(Struct, frozen=True):
-    """A trace, and where its cache is or is being written."""
+    """A trace with its cache entry, or the thread that writes its cache."""
 
     trace: Trace
     entry: kept.Entry | None = None
@@ -61,17 +61,17 @@ def study(
     max_events: int | None = None,
     on_progress: Callable[[str], None] = _silent,
 ) -> tuple[TraceStudy, tuple[Trace, ...]]:
-    """Return what the files say, and the traces themselves. Several files are ranks of one job.
+    """Return the study of the files, and the traces. Several files are ranks of one job.
 
     A file with more than `max_events` events is refused; by default, one with more events than
     memory has room for.
     """
     if not paths:
         raise RidgelineError("no trace was given")
-    question = _question(steps, limit)
+    answer_name = _answer_name(steps, limit)
     if cache and len(paths) == 1:
         entry = kept.find(paths[0])
-        answer = entry.answer(question, TraceStudy) if entry else None
+        answer = entry.answer(answer_name, TraceStudy) if entry else None
         if entry is not None and answer is not None:
             trace = entry.trace(paths[0])
             if trace is not None:
@@ -83,15 +83,15 @@ def study(
             on_progress(f"reading {path.name}{which}")
             opened.append(open_trace(path, cache, max_events))
         on_progress("analysing")
-        found = _study_all([o.trace for o in opened], steps, limit)
+        result = _study_all([o.trace for o in opened], steps, limit)
     finally:
-        for one in opened:
-            if one.writing is not None:
+        for opened_trace in opened:
+            if opened_trace.writing is not None:
                 on_progress("writing the cache")
-                one.writing.join()
+                opened_trace.writing.join()
     if cache and len(paths) == 1 and (entry := opened[0].entry or kept.find(paths[0])):
-        entry.remember(question, found)
-    return found, tuple(o.trace for o in opened)
+        entry.remember(answer_name, result)
+    return result, tuple(o.trace for o in opened)
 
 
 def open_trace(path: Path, cache: bool = True, max_events: int | None = None) -> Opened:
@@ -135,8 +135,8 @@ def _study_all(traces: Sequence[Trace], steps: str | None, limit: int) -> TraceS
         study_one(trace, links, steps, ALL_ROWS)
         for trace, links in zip(traces, joined, strict=True)
     ]
-    across, against = compared(traces, joined, [one.window for one in studies])
-    return merged(studies, across, limit, against)
+    across, job_checks = compared(traces, joined, [each.window for each in studies])
+    return merged(studies, across, limit, job_checks)
 
 
 def study_one(
@@ -147,25 +147,25 @@ def study_one(
     *,
     for_findings: bool = False,
 ) -> TraceStudy:
-    """Return what one trace says. Idle causes are found beside the rest: numpy leaves the second
-    core to them. With `for_findings` the parts that no rule reads are left out: modules, shapes,
-    the roofline, the critical path and what overlaps."""
+    """Return the study of one trace. A second thread computes the idle causes: numpy leaves the
+    second core free. With `for_findings`, the parts that no rule reads are left out: modules,
+    shapes, the roofline, the critical path and the overlap."""
     marks = steps_of(trace)
     window = window_of(trace, steps)
     checks = validate(trace, links, marks)
-    trust = _worse(trust_in("idle", checks), trust_in("idle causes", checks))
+    trust = _less_trusted(trust_in("idle", checks), trust_in("idle causes", checks))
     with ThreadPoolExecutor(1, thread_name_prefix="ridgeline-idle") as beside:
         idling = beside.submit(_idle, trace, links, window, marks, trust)
-        found = _rest(trace, links, window, marks, checks, limit)
+        result = _without_idle_causes(trace, links, window, marks, checks, limit)
         if not for_findings:
-            found = _with_tables(found, trace, links, limit)
-        idled = idling.result()
-    said = verdict(
-        found.devices, idled, found.categories, found.ops, checks, window,
-        kernels=found.kernels, backend=found.backend,
+            result = _with_tables(result, trace, links, limit)
+        idle_time = idling.result()
+    sentence = verdict(
+        result.devices, idle_time, result.categories, result.ops, checks, window,
+        kernels=result.kernels, backend=result.backend,
     )  # fmt: skip
-    believed = trust_in("idle" if found.devices else "ops", checks)
-    return msgspec.structs.replace(found, idle=idled, verdict=said, trust=believed)
+    headline_trust = trust_in("idle" if result.devices else "ops", checks)
+    return msgspec.structs.replace(result, idle=idle_time, verdict=sentence, trust=headline_trust)
 
 
 def _idle(trace: Trace, links: Links, window: Window, marks: Steps, trust: Trust) -> Idle:
@@ -173,7 +173,7 @@ def _idle(trace: Trace, links: Links, window: Window, marks: Steps, trust: Trust
     return idle(trace, links, gaps, marks, trust)
 
 
-def _rest(
+def _without_idle_causes(
     trace: Trace,
     links: Links,
     window: Window,
@@ -218,13 +218,13 @@ def _with_tables(study: TraceStudy, trace: Trace, links: Links, limit: int) -> T
     )
 
 
-def _worse(one: Trust, other: Trust) -> Trust:
+def _less_trusted(first: Trust, second: Trust) -> Trust:
     order = ("good", "doubtful", "unreliable")
-    return max(one, other, key=lambda trust: order.index(trust.confidence))
+    return max(first, second, key=lambda trust: order.index(trust.confidence))
 
 
-def _question(steps: str | None, limit: int) -> str:
-    """Return a name for what is asked, under which the answer is stored."""
+def _answer_name(steps: str | None, limit: int) -> str:
+    """Return the name under which the study with these options is stored in the cache."""
     text = f"{kept.fingerprint()} {steps} {limit}"
     return "study-" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

@@ -1,4 +1,4 @@
-"""A trace in memory: its tables, its texts, and what the file says of itself.
+"""A trace in memory: its tables, its texts, and the metadata of its file.
 
 trace.device     kernels, copies, fills        trace.calls        runtime and driver calls
 trace.ops        operators on the host         trace.annotations  named spans, steps
@@ -72,13 +72,13 @@ class Origin(Struct, frozen=True, kw_only=True):
     """gzip, zstd or nothing."""
     text_bytes: int = 0
     events: int = 0
-    """All that were in the file: kept, arrows, metadata; not the lost."""
+    """The number of events read from the file, arrows and metadata included, lost events not."""
     flows: int = 0
-    """Arrows between events, not kept: correlation ids say the same."""
+    """The number of arrows between events. They are not kept: correlation ids say the same."""
     truncated: str = ""
-    """Why the end of the file is missing, where it is."""
+    """Why the end of the file is missing; "" if the file is complete."""
     has_all_events: bool = True
-    """False where a missing end may have held events."""
+    """False if the missing end may have held events."""
     unverified: str = ""
     """Why the content could not be checked against its checksum, or that it disagrees."""
     checksum_differs: bool = False
@@ -104,7 +104,7 @@ class Metadata(Struct, frozen=True, kw_only=True):
     """The values that stand beside the events."""
 
     base_ns: int = 0
-    """Added to a `ts` it gives nanoseconds since 1970 (newer traces)."""
+    """Added to a `ts`, it gives nanoseconds since 1970 (newer traces)."""
     rank: int | None = None
     world_size: int | None = None
     backend: str = ""
@@ -116,7 +116,7 @@ class Metadata(Struct, frozen=True, kw_only=True):
 
 
 class Trace:
-    """One file, read. Nothing in it changes; tables not asked for are not loaded."""
+    """The content of one file. It never changes; a table is loaded when it is first used."""
 
     def __init__(
         self,
@@ -187,25 +187,25 @@ class Trace:
         rows."""
         seen = np.zeros(len(self.texts) + 1, bool)
         seen[codes] = True
-        found = np.flatnonzero(seen[:-1]).astype(np.int32)
-        return np.append(np.int32(-1), found) if seen[-1] else found
+        codes_seen = np.flatnonzero(seen[:-1]).astype(np.int32)
+        return np.append(np.int32(-1), codes_seen) if seen[-1] else codes_seen
 
     def grouped(self, codes: Codes) -> tuple[Codes, "np.ndarray[Any, Any]"]:
         """Return the codes that occur, and for each row the place of its own code among them."""
-        found = self.distinct(codes)
+        codes_seen = self.distinct(codes)
         place = np.zeros(len(self.texts) + 1, np.int64)
-        place[found] = np.arange(len(found))
-        return found, place[codes]
+        place[codes_seen] = np.arange(len(codes_seen))
+        return codes_seen, place[codes]
 
     def shape(self, code: int) -> Shape:
         """Return the inputs that an operator was recorded with; empty where none were."""
         if code not in self._shapes:
-            told = self._object(code)
+            recorded = self._object(code)
             self._shapes[code] = Shape(
-                dims=_tuple(told.get("Input Dims")),
-                types=_tuple(told.get("Input type")),
-                concrete=_tuple(told.get("Concrete Inputs")),
-                strides=_tuple(told.get("Input Strides")),
+                dims=_tuple(recorded.get("Input Dims")),
+                types=_tuple(recorded.get("Input type")),
+                concrete=_tuple(recorded.get("Concrete Inputs")),
+                strides=_tuple(recorded.get("Input Strides")),
             )
         return self._shapes[code]
 
@@ -220,10 +220,10 @@ class Trace:
         if code < 0:
             return {}
         try:
-            told = json.loads("{" + self.text(code) + "}", strict=False)
+            recorded = json.loads("{" + self.text(code) + "}", strict=False)
         except (ValueError, RecursionError):
-            return {}  # a text that was cut: JSON no longer
-        return told if isinstance(told, dict) else {}
+            return {}  # the text was cut, so it is no JSON
+        return recorded if isinstance(recorded, dict) else {}
 
     def _table(self, name: str, kind: type[T]) -> T:
         table = self._load(name)

@@ -52,21 +52,21 @@ WRONG_TOTAL = "its total of allocated memory does not follow from the events aro
 def without_outliers(trace: Trace) -> Trace:
     """Return the trace without the events that contradict it. These events are listed among the
     losses of the new trace."""
-    kept: dict[str, Events] = {}
+    tables: dict[str, Events] = {}
     losses = []
-    for name, found in (
+    for name, broken_rows in (
         ("device", outliers(trace, links_of(trace))),
         ("memory", wrong_totals(trace)),
     ):
-        if not found:
+        if not broken_rows:
             continue
         table: Events = getattr(trace, name)
         keep = np.ones(len(table), bool)
-        for reason, rows in found.items():
+        for reason, rows in broken_rows.items():
             keep[rows] = False
             example = trace.text(int(table.name[rows[0]]))[:120]
             losses.append(Loss(reason=reason, count=len(rows), example=example))
-        kept[name] = table.take(keep)
+        tables[name] = table.take(keep)
     if not losses:
         return trace
     origin = replace(
@@ -76,7 +76,7 @@ def without_outliers(trace: Trace) -> Trace:
     )
 
     def load(name: str) -> Events:
-        loaded: Events = kept[name] if name in kept else getattr(trace, name)
+        loaded: Events = tables[name] if name in tables else getattr(trace, name)
         return loaded
 
     return Trace(origin, trace.metadata, trace.texts, trace.lanes, load)
@@ -85,18 +85,18 @@ def without_outliers(trace: Trace) -> Trace:
 def outliers(trace: Trace, links: Links) -> dict[str, Rows]:
     """Return the rows of the device table to set aside, by reason. Each row has one reason."""
     device = trace.device
-    found: dict[str, Rows] = {}
-    seen = np.zeros(len(device), bool)
+    outlier_rows: dict[str, Rows] = {}
+    taken = np.zeros(len(device), bool)
     for reason, broken in (
         (OTHER_DEVICE, _on_another_device(trace)),
         (TOO_EARLY, _too_early(trace, links)),
         (TOO_LATE, _too_late(trace, links)),
     ):
-        rows = np.flatnonzero(broken & ~seen)
-        if _are_few(rows, len(device)):
-            found[reason] = rows
-            seen[rows] = True
-    return found
+        rows = np.flatnonzero(broken & ~taken)
+        if _are_few_enough(rows, len(device)):
+            outlier_rows[reason] = rows
+            taken[rows] = True
+    return outlier_rows
 
 
 def wrong_totals(trace: Trace) -> dict[str, Rows]:
@@ -107,9 +107,9 @@ def wrong_totals(trace: Trace) -> dict[str, Rows]:
     """
     memory = trace.memory
     device = memory.device_type.astype(np.int64) * (1 << 32) + memory.device
-    found = []
-    for one in np.unique(device):
-        rows = np.flatnonzero(device == one)
+    broken_rows = []
+    for number in np.unique(device):
+        rows = np.flatnonzero(device == number)
         total, size = memory.allocated[rows], memory.bytes[rows]
         if 2 * np.count_nonzero(total < 0) > len(total):
             continue  # older traces have no totals
@@ -118,12 +118,12 @@ def wrong_totals(trace: Trace) -> dict[str, Rows]:
         broken = np.flatnonzero(~follows[:-1] & ~follows[1:] & around) + 1
         if len(rows) > 2 and not follows[-1] and follows[-2]:
             broken = np.append(broken, len(rows) - 1)  # the last row has no row after it
-        if _are_few(broken, len(rows)):
-            found.append(rows[broken])
-    return {WRONG_TOTAL: np.concatenate(found)} if found else {}
+        if _are_few_enough(broken, len(rows)):
+            broken_rows.append(rows[broken])
+    return {WRONG_TOTAL: np.concatenate(broken_rows)} if broken_rows else {}
 
 
-def _are_few(rows: Rows, total: int) -> bool:
+def _are_few_enough(rows: Rows, total: int) -> bool:
     """Return whether there are any rows, and no more than a few damaged bytes explain."""
     most = min(max(MAX_OUTLIERS, int(MAX_OUTLIER_SHARE * total)), (total - 1) // 2)
     return 0 < len(rows) <= most
@@ -198,11 +198,11 @@ def _stretched(trace: Trace, links: Links) -> Iterator[Check]:
     window = int(end.max() - start.min())
     late = _held_by_few(end, beyond | unlaunched)
     early = _held_by_few(-start, unlaunched)
-    held = max(late, early)
-    if held > MIN_STRETCH_SHARE * window:
+    resting = max(late, early)
+    if resting > MIN_STRETCH_SHARE * window:
         yield Check(
             id="stretched", severity="warning", count=1,
-            claim=f"{100 * held / window:.0f} % of the window rests on one or two events at its "
+            claim=f"{100 * resting / window:.0f} % of the window rests on one or two events at its "
             f"{'end' if late >= early else 'start'} that no other event supports: their times may "
             "be damaged",
             affects=("idle", "ops", "steps", "launch", "overlap", "critical path"),
@@ -274,7 +274,7 @@ _COUNTS = re.compile(
 @once_per_trace
 def validate(trace: Trace, links: Links, steps: Steps) -> tuple[Check, ...]:
     """Return everything that was found wrong, the gravest first."""
-    found = [
+    checks = [
         *_file(trace),
         *_clock(trace),
         *headline_checks(trace, links),
@@ -290,7 +290,7 @@ def validate(trace: Trace, links: Links, steps: Steps) -> tuple[Check, ...]:
         *_steps(trace, steps),
     ]
     order: tuple[Severity, ...] = ("error", "warning", "note")
-    return tuple(sorted(found, key=lambda check: order.index(check.severity)))
+    return tuple(sorted(checks, key=lambda check: order.index(check.severity)))
 
 
 def trust_in(section: str, checks: Sequence[Check]) -> Trust:
@@ -378,8 +378,8 @@ def _clock(trace: Trace) -> Iterator[Check]:
 def _streams(trace: Trace) -> Iterator[DeviceOps]:
     device = trace.device
     key = device.device.astype(np.int64) << 32 | (device.stream.astype(np.int64) & 0xFFFFFFFF)
-    for one in np.unique(key):
-        yield device.take(key == one)
+    for number in np.unique(key):
+        yield device.take(key == number)
 
 
 def _overlapping(trace: Trace) -> Iterator[Check]:
@@ -468,22 +468,22 @@ def _vanished(trace: Trace, links: Links) -> Iterator[Check]:
             )  # fmt: skip
         return
     launches = launches[calls.ts[launches] < trace.device.ts.max()]
-    seen = np.zeros(len(calls), bool)
-    seen[links.device_call[links.device_call >= 0]] = True
-    lost = int((~seen[launches]).sum())
-    share = lost / max(len(launches), 1)
-    loose = int((links.device_call < 0).sum())
-    if lost and loose >= lost:
+    has_work = np.zeros(len(calls), bool)
+    has_work[links.device_call[links.device_call >= 0]] = True
+    without_work = int((~has_work[launches]).sum())
+    share = without_work / max(len(launches), 1)
+    unlinked = int((links.device_call < 0).sum())
+    if without_work and unlinked >= without_work:
         yield Check(
-            id="unpaired", severity="note", count=lost,
-            claim=f"{lost:,} launches and {loose:,} device operations cannot be paired: their "
-            "correlation ids are missing or differ",
+            id="unpaired", severity="note", count=without_work,
+            claim=f"{without_work:,} launches and {unlinked:,} device operations cannot be paired: "
+            "their correlation ids are missing or differ",
         )  # fmt: skip
-    elif lost and share > 0.002:
+    elif without_work and share > 0.002:
         yield Check(
-            id="dropped", severity="error" if share > 0.1 else "warning", count=lost,
-            claim=f"{lost:,} of {len(launches):,} launches have no kernel in the trace: records "
-            "were dropped, and the device was busier than it looks",
+            id="dropped", severity="error" if share > 0.1 else "warning", count=without_work,
+            claim=f"{without_work:,} of {len(launches):,} launches have no kernel in the trace: "
+            "records were dropped, and the device was busier than it looks",
             affects=("idle", "kernels", "launch", "overlap", "critical path"),
         )  # fmt: skip
 
@@ -493,11 +493,11 @@ def _graphs(trace: Trace, links: Links) -> Iterator[Check]:
     rows = np.flatnonzero(trace.names_where(calls.name, is_graph_launch))
     if not len(rows):
         return
-    seen = np.zeros(len(calls), bool)
-    seen[links.device_call[links.device_call >= 0]] = True
-    hidden = int((~seen[rows]).sum())
-    loose = int((links.device_call < 0).sum())
-    if hidden and loose < hidden:
+    has_work = np.zeros(len(calls), bool)
+    has_work[links.device_call[links.device_call >= 0]] = True
+    hidden = int((~has_work[rows]).sum())
+    unlinked = int((links.device_call < 0).sum())
+    if hidden and unlinked < hidden:
         yield Check(
             id="graphs-hide", severity="error", count=hidden,
             claim=f"{hidden:,} of {len(rows):,} graph launches hide their kernels: the device "
@@ -507,7 +507,7 @@ def _graphs(trace: Trace, links: Links) -> Iterator[Check]:
     elif hidden:
         yield Check(
             id="graphs-loose", severity="note", count=hidden,
-            claim=f"{len(rows):,} graph launches; {loose:,} kernels are not linked to a launch, "
+            claim=f"{len(rows):,} graph launches; {unlinked:,} kernels are not linked to a launch, "
             "so their operators and modules are not known",
             affects=("modules", "ops"),
         )  # fmt: skip
@@ -572,20 +572,20 @@ def _steps(trace: Trace, steps: Steps) -> Iterator[Check]:
 
 
 def missing(trace: Trace, steps: Steps) -> tuple[str, ...]:
-    found = []
+    advice = []
     if not len(trace.device):
-        found.append("device work: add ProfilerActivity.CUDA to `activities` (needs a GPU)")
+        advice.append("device work: add ProfilerActivity.CUDA to `activities` (needs a GPU)")
     if not (len(trace.ops) or len(trace.annotations) or len(trace.frames)):
-        found.append("operators: add ProfilerActivity.CPU to `activities`")
+        advice.append("operators: add ProfilerActivity.CPU to `activities`")
     stacks = len(trace.frames) or any(
         "Call stack" in trace.text(int(code)) for code in set(trace.ops.info[:2000].tolist())
     )
     if not stacks:
-        found.append("lines of your code: profile with `with_stack=True`")
+        advice.append("lines of your code: profile with `with_stack=True`")
     if len(trace.ops) and not (trace.ops.shape >= 0).any():
-        found.append("input shapes, for the roofline: profile with `record_shapes=True`")
+        advice.append("input shapes, for the roofline: profile with `record_shapes=True`")
     if not len(trace.memory):
-        found.append("memory: profile with `profile_memory=True`")
+        advice.append("memory: profile with `profile_memory=True`")
     if not len(steps):
-        found.append("steps: call `prof.step()` once an iteration")
-    return tuple(found)
+        advice.append("steps: call `prof.step()` once an iteration")
+    return tuple(advice)

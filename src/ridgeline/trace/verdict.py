@@ -1,4 +1,4 @@
-"""The one sentence: what held the device back, or what it was busy with."""
+"""The verdict: one sentence on what held the device back, or on what it was busy with."""
 
 import re
 from collections.abc import Sequence
@@ -44,28 +44,28 @@ def verdict(
 ) -> str:
     if not devices:
         return _host_only(window, ops, checks, backend)
-    known = [device for device in devices if device.busy_ns is not None]
-    if not known or idle.total_ns is None:
+    measured = [device for device in devices if device.busy_ns is not None]
+    if not measured or idle.total_ns is None:
         return f"how busy the device was cannot be told: {devices[0].trust.why or idle.trust.why}"
-    total = sum(device.window.ns for device in known)
-    busy = sum(device.busy_ns or 0 for device in known)
+    total = sum(device.window.ns for device in measured)
+    busy = sum(device.busy_ns or 0 for device in measured)
     share = busy / total if total else 0.0
-    many = f"{len(known)} devices" if len(known) > 1 else "the device"
-    are, idles = ("are", "idle") if len(known) > 1 else ("is", "idles")
+    devices_named = f"{len(measured)} devices" if len(measured) > 1 else "the device"
+    are, idles = ("are", "idle") if len(measured) > 1 else ("is", "idles")
     copied = copied_share(kernels)
     if copied >= MIN_COPY_SHARE and copied * share > 1 - share:
         part = _percent(copied)
-        said = f"{many} {are} busy {_percent(share)} of {_spans(known)}"
-        return f"{said}, but {part} of that copies data to or from the host"
+        sentence = f"{devices_named} {are} busy {_percent(share)} of {_spans(measured)}"
+        return f"{sentence}, but {part} of that copies data to or from the host"
     if share >= MIN_BUSY_SHARE or not idle.causes:
-        said = f"{many} {are} busy {_percent(share)} of {_spans(known)}"
+        sentence = f"{devices_named} {are} busy {_percent(share)} of {_spans(measured)}"
         if not categories:
-            return said
-        return f"{said}, {_percent(categories[0].share)} of it {categories[0].category}"
+            return sentence
+        return f"{sentence}, {_percent(categories[0].share)} of it {categories[0].category}"
     cause = idle.causes[0]
     place = f" ({cause.places[0].file}:{cause.places[0].line})" if cause.places else ""
     return (
-        f"{many} {idles} {_percent(1 - share)} of {_spans(known)}, "
+        f"{devices_named} {idles} {_percent(1 - share)} of {_spans(measured)}, "
         f"{_percent(cause.share)} of that {_WORDS[cause.cause]}{place}"
     )
 
@@ -76,8 +76,8 @@ def copied_share(kernels: Sequence[KernelRow]) -> float:
 
 
 def on_gpus(ops: Sequence[OpRow], backend: str) -> str:
-    """Return what shows that a GPU was used though the trace holds no device work; "" where nothing
-    does."""
+    """Return the backend or operator that shows that the program uses a GPU, for a trace without
+    device work; "" if there is none."""
     if backend == "nccl":
         return backend
     return next((row.name for row in ops if _GPUS.search(row.name)), "")
@@ -86,17 +86,17 @@ def on_gpus(ops: Sequence[OpRow], backend: str) -> str:
 def _host_only(
     window: Window, ops: tuple[OpRow, ...], checks: tuple[Check, ...], backend: str
 ) -> str:
-    grave = next((c for c in checks if c.severity == "error" and "idle" in c.affects), None)
-    if grave is not None:
-        return f"how busy the device was cannot be told: {grave.claim}"
+    error = next((c for c in checks if c.severity == "error" and "idle" in c.affects), None)
+    if error is not None:
+        return f"how busy the device was cannot be told: {error.claim}"
     if not window.ns:
         return "the trace holds no timed work"
     if not ops:
         return f"no device work and no operators in {_time(window.ns)}"
     top = max(ops, key=lambda row: row.host_self_ns)
-    if told := on_gpus(ops, backend):
+    if evidence := on_gpus(ops, backend):
         return (
-            f"only the host was recorded, though the program uses GPUs ({told}): "
+            f"only the host was recorded, though the program uses GPUs ({evidence}): "
             f"{top.name} takes most of its time, {_time(top.host_self_ns)}"
         )
     return f"no device work: on the host {top.name} takes most, {_time(top.host_self_ns)}"

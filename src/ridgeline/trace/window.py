@@ -1,9 +1,9 @@
 """The window: the time that every figure is about. It is chosen once and stated with the figures;
 the last step is never dropped.
 
-By default it is the device's activity, first start to last end: what every interval union of the
-same file gives, so that figures can be checked. With chosen steps ("3-5", or "all" of them) it is
-from the first one's mark to the end of the last one's device work.
+By default, the window is the activity of the device, from the first start to the last end. Other
+tools can compute the same window, so that figures can be checked. With chosen steps ("3-5", or
+"all"), it reaches from the mark of the first step to the end of the last step's device work.
 """
 
 import re
@@ -20,7 +20,7 @@ from ridgeline.trace.trace import Trace, once_per_trace
 
 
 class Steps(NamedTuple):
-    """Marks in order of time; equally long columns."""
+    """The step marks in order of time, as columns of equal length."""
 
     number: NDArray[np.int64]
     start: NDArray[np.int64]
@@ -51,11 +51,11 @@ class Steps(NamedTuple):
             numbers.update(n for n in self.number.tolist() if low <= n <= high)
         rows = np.isin(self.number, list(numbers))
         if not rows.any():
-            held = "no step marks"
+            available = "no step marks"
             if len(self):
                 low, high = int(self.number.min()), int(self.number.max())
-                held = f"steps {low} to {high}" if high > low else f"step {low} only"
-            raise UsageError(f"--steps {wanted}: the trace has {held}")
+                available = f"steps {low} to {high}" if high > low else f"step {low} only"
+            raise UsageError(f"--steps {wanted}: the trace has {available}")
         return Steps(self.number[rows], self.start[rows], self.end[rows])
 
 
@@ -73,11 +73,11 @@ def window_of(trace: Trace, wanted: str | None = None) -> Window:
             start_ns=start, end_ns=end, basis="device activity", steps=int(inside.sum()),
             note=_edges(steps, start, end),
         )  # fmt: skip
-    held = [t for t in (trace.ops, trace.calls, trace.annotations, trace.frames) if len(t)]
-    if not held:
+    tables = [t for t in (trace.ops, trace.calls, trace.annotations, trace.frames) if len(t)]
+    if not tables:
         return Window(start_ns=0, end_ns=0, basis="nothing: no timed work in the trace")
-    start = min(int(t.ts.min()) for t in held)
-    end = max(int(t.end.max()) for t in held)
+    start = min(int(t.ts.min()) for t in tables)
+    end = max(int(t.end.max()) for t in tables)
     return Window(
         start_ns=start, end_ns=end, basis="host activity (no device work)", steps=len(steps)
     )
@@ -100,20 +100,20 @@ def _of_steps(trace: Trace, steps: Steps, chosen: Steps, wanted: str) -> Window:
 
 
 def _edges(steps: Steps, start: int, end: int) -> str:
-    """Return what the marks say of time that the window leaves out or runs beyond."""
+    """Return a note on the time by which the window and the step marks differ."""
     if not len(steps):
         return ""
     lead = start - int(steps.start[0])
     over = end - int(steps.end[-1])
-    said = []
+    notes = []
     if lead > 0:
-        said.append(
+        notes.append(
             f"the first step began {lead / 1e6:.3f} ms before the first device work "
             "(--steps all includes it)"
         )
     if over > 0:
-        said.append(f"the last step's device work ran {over / 1e6:.3f} ms past its mark")
-    return "; ".join(said)
+        notes.append(f"the last step's device work ran {over / 1e6:.3f} ms past its mark")
+    return "; ".join(notes)
 
 
 _MARK = re.compile(r"ProfilerStep#(\d+)$")
@@ -121,18 +121,18 @@ _MARK = re.compile(r"ProfilerStep#(\d+)$")
 
 @once_per_trace
 def steps_of(trace: Trace) -> Steps:
-    """Return each mark once, also where several threads carry it."""
+    """Return each step mark once, also if several threads have it."""
     spans = trace.annotations
     marked = np.flatnonzero(trace.names_where(spans.name, lambda n: _MARK.match(n) is not None))
-    seen: dict[int, int] = {}
+    longest_mark: dict[int, int] = {}
     for row in marked.tolist():
         match = _MARK.match(trace.text(int(spans.name[row])))
         assert match is not None
         number = int(match[1][:18])
-        if number not in seen or spans.dur[row] > spans.dur[seen[number]]:
-            seen[number] = row
-    rows = np.array(sorted(seen.values()), np.int64)
-    numbers = np.array(sorted(seen, key=seen.__getitem__), np.int64)
+        if number not in longest_mark or spans.dur[row] > spans.dur[longest_mark[number]]:
+            longest_mark[number] = row
+    rows = np.array(sorted(longest_mark.values()), np.int64)
+    numbers = np.array(sorted(longest_mark, key=longest_mark.__getitem__), np.int64)
     return Steps(numbers, spans.ts[rows], spans.end[rows])
 
 
@@ -178,7 +178,7 @@ def middle_part(trace: Trace) -> tuple[Trace, str] | None:
         return None
     first = (len(steps) - wanted) // 2
     last = first + wanted - 1
-    # one step more on either side: work is launched ahead, and runs on behind its mark
+    # one more step on either side: work is launched ahead, and runs on after its mark
     start, end = int(steps.start[first - 1]), int(steps.end[last + 1])
 
     def load(name: str) -> Events:

@@ -1,4 +1,4 @@
-"""How long each device worked: interval unions, per device, stream and step."""
+"""The time in which each device worked, by stream and by step. Overlapping work counts once."""
 
 import numpy as np
 
@@ -62,9 +62,9 @@ def _device(
 ) -> DeviceTime:
     busy = busy_spans(ops, window)
     properties = properties_of(trace, device)
-    talks = trace.names_where(ops.name, is_communication) & (ops.kind == Kind.KERNEL)
-    compute = busy_spans(ops.take((ops.kind == Kind.KERNEL) & ~talks), window)
-    communication = busy_spans(ops.take(talks), window)
+    communicates = trace.names_where(ops.name, is_communication) & (ops.kind == Kind.KERNEL)
+    compute = busy_spans(ops.take((ops.kind == Kind.KERNEL) & ~communicates), window)
+    communication = busy_spans(ops.take(communicates), window)
     copies = busy_spans(ops.take(ops.kind == Kind.MEMCPY), window)
     unreliable = trust.confidence == "unreliable"
     inside = (ops.end > window.start_ns) & (ops.ts < window.end_ns)
@@ -124,26 +124,26 @@ def overlap(trace: Trace, links: Links, window: Window) -> Overlap:
         union(trace.device.ts, trace.device.end, sorted_=True), window.start_ns, window.end_ns
     )
     both = intersect(host, device).total
-    one, other = host.total, device.total
+    host_ns, device_ns = host.total, device.total
     return Overlap(
         both_ns=both,
-        host_ns=one - both,
-        device_ns=other - both,
-        neither_ns=window.ns - one - other + both,
+        host_ns=host_ns - both,
+        device_ns=device_ns - both,
+        neither_ns=window.ns - host_ns - device_ns + both,
         trust=_trust(trace),
     )
 
 
 def _host(trace: Trace, links: Links) -> Spans:
-    """Return when the host worked, found for each thread alone: one may work while another
-    waits."""
+    """Return when the host worked. Each thread is looked at alone, because one may work while
+    another waits."""
     ops, calls = trace.ops, trace.calls
     waits = synchronising(trace, calls)
     working = NOTHING
     for lane in driving_lanes(trace, links):
-        mine = calls.lane == lane
-        busy = merge(time_of(ops, ops.lane == lane), time_of(calls, mine))
-        working = merge(working, subtract(busy, time_of(calls, mine & waits)))
+        of_lane = calls.lane == lane
+        busy = merge(time_of(ops, ops.lane == lane), time_of(calls, of_lane))
+        working = merge(working, subtract(busy, time_of(calls, of_lane & waits)))
     return working
 
 

@@ -22,25 +22,28 @@ def kernels(
     if not len(rows):
         return (), 0
     dur, names = trace.device.dur[rows], trace.device.name[rows]
-    found, name = np.unique(names, return_inverse=True)
-    total = np.zeros(len(found), np.int64)
+    names_found, name = np.unique(names, return_inverse=True)
+    total = np.zeros(len(names_found), np.int64)
     np.add.at(total, name, dur)
-    least, most = np.full(len(found), np.iinfo(np.int64).max), np.zeros(len(found), np.int64)
+    least, most = (
+        np.full(len(names_found), np.iinfo(np.int64).max),
+        np.zeros(len(names_found), np.int64),
+    )
     np.minimum.at(least, name, dur)
     np.maximum.at(most, name, dur)
-    count = np.bincount(name, minlength=len(found))
-    launcher = _usual_op(trace, links, rows, name, len(found))
-    kind = np.zeros(len(found), np.uint8)
+    count = np.bincount(name, minlength=len(names_found))
+    launcher = _usual_op(trace, links, rows, name, len(names_found))
+    kind = np.zeros(len(names_found), np.uint8)
     kind[name] = trace.device.kind[rows]
     whole = max(int(total.sum()), 1)
     table = []
     for i in np.argsort(-total, kind="stable")[:limit].tolist():
-        text, op = trace.text(int(found[i])), trace.text(int(launcher[i]))
-        plain = kind[i] != Kind.KERNEL
+        text, op = trace.text(int(names_found[i])), trace.text(int(launcher[i]))
+        is_copy = kind[i] != Kind.KERNEL
         table.append(
             KernelRow(
                 name=text,
-                category="copy" if plain else category_of(text, op),
+                category="copy" if is_copy else category_of(text, op),
                 count=int(count[i]),
                 total_ns=int(total[i]),
                 share=int(total[i]) / whole,
@@ -48,10 +51,10 @@ def kernels(
                 least_ns=int(least[i]),
                 most_ns=int(most[i]),
                 op=op,
-                tensor_cores=False if plain else uses_tensor_cores(text),
+                tensor_cores=False if is_copy else uses_tensor_cores(text),
             )
         )
-    return tuple(table), max(len(found) - limit, 0)
+    return tuple(table), max(len(names_found) - limit, 0)
 
 
 def _usual_op(
@@ -179,14 +182,14 @@ def categories(trace: Trace, links: Links, window: Window) -> tuple[CategoryRow,
         return ()
     device, op = trace.device.take(rows), links.device_op[rows]
     launcher = np.where(op >= 0, trace.ops.name[np.maximum(op, 0)] if len(trace.ops) else -1, -1)
-    plain = device.kind != Kind.KERNEL
-    pairs, pair = distinct(device.name, launcher, plain.astype(np.int64))
+    is_copy = device.kind != Kind.KERNEL
+    pairs, pair = distinct(device.name, launcher, is_copy.astype(np.int64))
     sums: dict[Category, list[int]] = {}
     total = np.zeros(len(pairs), np.int64)
     np.add.at(total, pair, device.dur)
     count = np.bincount(pair, minlength=len(pairs))
-    for i, (name, by, copies) in enumerate(pairs.tolist()):
-        category = "copy" if copies else category_of(trace.text(name), trace.text(by))
+    for i, (name, launcher_name, copies) in enumerate(pairs.tolist()):
+        category = "copy" if copies else category_of(trace.text(name), trace.text(launcher_name))
         entry = sums.setdefault(category, [0, 0])
         entry[0] += int(total[i])
         entry[1] += int(count[i])
@@ -225,10 +228,10 @@ _ONLY_MOVES = re.compile(rf"(?:(?:{_MOVES})(?:_|$))+")
 
 def inductor_category(kernel: str) -> Category | None:
     """Return the category of a generated kernel; None for any other name."""
-    found = _NAME.match(kernel)
-    if found is None:
+    match = _NAME.match(kernel)
+    if match is None:
         return None
-    loop, fused = found[1], f"_{found[2]}_"
+    loop, fused = match[1], f"_{match[2]}_"
     if loop == "for":
         return "optimizer"
     if loop in ("tem", "mm"):
@@ -253,7 +256,7 @@ def _template(fused: str) -> Category:
     return "convolution" if "conv" in fused else "matmul"
 
 
-_YES = re.compile(
+_TENSOR_CORES = re.compile(
     r"hmma|imma_|dmma|[hsi]884|[shi]1688|s16816|h16816|i8816|i16832|s161616|s16832|tensorop|"
     r"wmma|wgmma|gmma|tcgen05|utcmma|nvjet|tf32|bf16bf16|f16f16|e4m3|e5m2|"
     r"xmma_(?:new_)?(?:gemm|fprop|dgrad|wgrad)_(?:f16|bf16|tf32|i8|e4m3|e5m2)|sm[89]\d_xmma|"
@@ -261,12 +264,12 @@ _YES = re.compile(
     r"fmha_cutlassB_(?:f16|bf16)|cudnn_generated_fort_native_sdpa|marlin|machete",
     re.IGNORECASE,
 )
-_PLAIN = re.compile(r"simt|ffma", re.IGNORECASE)
+_MULTIPLY_ADD = re.compile(r"simt|ffma", re.IGNORECASE)
 """Plain multiply-adds, whatever else the name says: sm80_xmma_gemm_f32f32_f32f32_…_ffma_….
 
 fmha_cutlassF_f32 is in no list: it may run as three TF32 products, and its name does not say.
 """
-_NO = re.compile(
+_NO_TENSOR_CORES = re.compile(
     r"(?:volta|maxwell|pascal|turing|ampere)_(?:s|d|c|z)gemm|"
     r"(?:volta|maxwell|turing|ampere)_(?:scudnn|dgemm)|gemv|gemmSN|dot_kernel|"
     r"(?:implicit|explicit|precomputed)_convolve_(?:s|d)gemm|convolve_common_engine_float|"
@@ -278,13 +281,13 @@ _NO = re.compile(
 
 
 def uses_tensor_cores(kernel: str) -> bool | None:
-    """True or False where the name says so; None where it does not.
+    """Return whether a kernel uses tensor cores, by its name; None where the name does not show it.
 
-    The first match in the name of a multiply unit decides: `s1688gemm` and `tensorop` are tensor
-    cores also in a name that says sgemm; `ampere_sgemm_128x64_tn` is plain FMA.
+    A name of plain multiply-adds decides first, then one of tensor cores: `s1688gemm` and
+    `tensorop` are tensor cores also in a name with sgemm; `ampere_sgemm_128x64_tn` is plain FMA.
     """
-    if _PLAIN.search(kernel):
+    if _MULTIPLY_ADD.search(kernel):
         return False
-    if _YES.search(kernel):
+    if _TENSOR_CORES.search(kernel):
         return True
-    return False if _NO.search(kernel) else None
+    return False if _NO_TENSOR_CORES.search(kernel) else None

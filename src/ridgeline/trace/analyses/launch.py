@@ -1,7 +1,7 @@
 """How work gets to the device: launch latency, what was queued at each launch, small kernels.
 
-A launch is one call with device work; many kernels of one graph launch are one launch, which
-waits for the first of them. Only linked work counts; `linked` says how much that is.
+A launch is one call with device work. All kernels of a graph launch are one launch, whose latency
+ends with the first kernel. Only work with a known launching call counts; `linked` is its share.
 """
 
 from typing import NamedTuple
@@ -28,7 +28,7 @@ _MATH = ("matmul", "convolution", "attention")
 
 
 class _Launches(NamedTuple):
-    """One row a launching call and device, in order of the call."""
+    """One row for each launching call and device, in order of the call."""
 
     at: NDArray[np.int64]
     first: NDArray[np.int64]
@@ -51,7 +51,7 @@ def launch(trace: Trace, links: Links, window: Window, steps: int) -> Launch:
     sound = len(latency) > 0 and early <= MAX_EARLY_SHARE * len(latency)
     depth, empty = _queue(device, every, chosen) if sound else (None, None)
     fair = latency[latency >= 0]
-    small, small_time = _small(here)
+    small, small_time = _small_kernels(here)
     return Launch(
         launches=len(latency),
         per_step=len(latency) / steps if steps else None,
@@ -91,24 +91,24 @@ def _queue(device: DeviceOps, every: _Launches, chosen: NDArray[np.bool_]) -> tu
     found no operation waiting or running."""
     waiting = np.zeros(len(every.at), np.int64)
     idle = np.zeros(len(every.at), bool)
-    for one in np.unique(every.device):
-        rows = np.flatnonzero(every.device == one)
+    for device_number in np.unique(every.device):
+        rows = np.flatnonzero(every.device == device_number)
         at = every.at[rows]
         before = np.searchsorted(np.sort(at), at, side="left")
         started = np.searchsorted(np.sort(every.first[rows]), at, side="right")
         waiting[rows] = np.maximum(before - started, 0)
-        mine = device.device == one
+        on_device = device.device == device_number
         # a graph holds the device from its first kernel to its last
         busy = union(
-            np.concatenate([device.ts[mine], every.first[rows]]),
-            np.concatenate([device.end[mine], every.last[rows]]),
+            np.concatenate([device.ts[on_device], every.first[rows]]),
+            np.concatenate([device.end[on_device], every.last[rows]]),
         )
         idle[rows] = covered(busy, at, at + 1) == 0
     empty = (waiting == 0) & idle
     return float(np.median(waiting[chosen])), float(empty[chosen].mean())
 
 
-def _small(here: DeviceOps) -> tuple[float, float]:
+def _small_kernels(here: DeviceOps) -> tuple[float, float]:
     dur = here.dur[here.kind == Kind.KERNEL]
     if not len(dur):
         return 0.0, 0.0
@@ -122,13 +122,13 @@ def _tensor_core_time(trace: Trace, here: DeviceOps, op: NDArray[np.int64]) -> f
     kernels whose names do not tell."""
     kernels = np.flatnonzero(here.kind == Kind.KERNEL)
     ops = trace.ops.name
-    by = np.where(op >= 0, ops[np.maximum(op, 0)], -1) if len(ops) else np.full(len(op), -1)
+    launcher = np.where(op >= 0, ops[np.maximum(op, 0)], -1) if len(ops) else np.full(len(op), -1)
     # names repeat: each pair of kernel and operator is judged once
-    pairs = (here.name[kernels].astype(np.int64) << 32) | (by[kernels].astype(np.int64) + 1)
-    found, rows = np.unique(pairs, return_inverse=True)
-    time = np.bincount(rows, weights=here.dur[kernels], minlength=len(found))
+    pairs = (here.name[kernels].astype(np.int64) << 32) | (launcher[kernels].astype(np.int64) + 1)
+    kinds, rows = np.unique(pairs, return_inverse=True)
+    time = np.bincount(rows, weights=here.dur[kernels], minlength=len(kinds))
     on, off, unknown = 0.0, 0.0, 0.0
-    for pair, ns in zip(found.tolist(), time.tolist(), strict=True):
+    for pair, ns in zip(kinds.tolist(), time.tolist(), strict=True):
         name = trace.text(pair >> 32)
         if category_of(name, trace.text((pair & 0xFFFFFFFF) - 1)) not in _MATH:
             continue
@@ -149,11 +149,11 @@ def _trust(operations: int, launches: int, early: int, linked: float) -> Trust:
         )
     if early:
         bad = early > MAX_EARLY_SHARE * launches
-        told = "; no latency is given" if bad else ", left out here"
+        consequence = "; no latency is given" if bad else ", left out here"
         return Trust(
             confidence="unreliable" if bad else "doubtful",
-            why=f"{early} of {launches} launches have device work that starts before them{told}: "
-            "the clocks of host and device disagree",
+            why=f"{early} of {launches} launches have device work that starts before them"
+            f"{consequence}: the clocks of host and device disagree",
         )
     if linked < 1:
         return Trust(

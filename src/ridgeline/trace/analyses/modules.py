@@ -1,5 +1,5 @@
-"""Which nn.Module used the device: forward by the time of the launch, backward by the sequence
-number that joins an autograd node to the operator that made it."""
+"""The device time of each nn.Module: in the forward by the time of the launch, in the backward by
+the sequence number that joins an autograd node to the operator that made it."""
 
 import re
 from collections.abc import Callable
@@ -22,16 +22,16 @@ FRAME = "nn.Module: "
 
 
 class Modules(Struct, frozen=True):
-    """Modules by place in the tree; numbers below index `names`."""
+    """The tree of modules. Module numbers are indices into `names`."""
 
     names: tuple[Part, ...]
     parent: Rows
     of_op: Rows
-    """For each operator the innermost module by time or stack, -1: none."""
+    """The innermost module of each operator, by time or by stack; -1: none."""
     of_call: Rows
-    """The same for each runtime call; empty where only operators tell."""
+    """The innermost module of each runtime call; empty if only operators show the modules."""
     count: Rows
-    """Calls; operators where only those tell."""
+    """The number of calls of each module; of operators, if only they show the modules."""
     host: Rows
 
 
@@ -71,16 +71,16 @@ def modules(trace: Trace, links: Links, window: Window, limit: int = 100) -> tup
 
 
 def _of_device(trace: Trace, links: Links, tree: Modules) -> Rows:
-    """Return the module of each device operation: by its call, else by its operator, else by the
-    forward."""
+    """Return the module of each device operation: that of its call, else that of its operator, else
+    that of the forward operator."""
     call, op = links.device_call, links.device_op
-    found = np.full(len(op), -1, np.int64)
+    module = np.full(len(op), -1, np.int64)
     if len(tree.of_call):
-        found = np.where(call >= 0, tree.of_call[np.maximum(call, 0)], -1)
+        module = np.where(call >= 0, tree.of_call[np.maximum(call, 0)], -1)
     if len(trace.ops):
         by_op = inherited(_with_backward(trace, tree), links.op_parent)
-        found = np.where((found < 0) & (op >= 0), by_op[np.maximum(op, 0)], found)
-    return found
+        module = np.where((module < 0) & (op >= 0), by_op[np.maximum(op, 0)], module)
+    return module
 
 
 def _with_backward(trace: Trace, tree: Modules) -> Rows:
@@ -103,7 +103,7 @@ MAX_HIERARCHY_CHARACTERS = 8192
 
 
 class _Tree:
-    """Places get a number when first seen."""
+    """Numbers the modules in the order in which they are first seen."""
 
     def __init__(self) -> None:
         self.numbers: dict[tuple[int, Part], int] = {}
@@ -132,9 +132,9 @@ def module_paths(trace: Trace, links: Links, window: Window) -> Modules | None:
     if rows.any():
         return _from_frames(trace, frames.take(rows), window)
     for key, parse in (("Module Hierarchy", hierarchy), ("Call stack", stack)):
-        found = _from_operators(trace, links, window, key, parse)
-        if found is not None:
-            return found
+        tree = _from_operators(trace, links, window, key, parse)
+        if tree is not None:
+            return tree
     return None
 
 
@@ -142,10 +142,10 @@ def _from_frames(trace: Trace, frames: Frames, window: Window) -> Modules:
     above = nested(frames)
     number = np.full(len(frames), -1, np.int64)
     tree = _Tree()
-    todo = np.arange(len(frames))
-    while len(todo):  # a level a turn: those whose parent has its number
-        ready = (above[todo] < 0) | (number[np.maximum(above[todo], 0)] >= 0)
-        rows, todo = todo[ready], todo[~ready]
+    pending = np.arange(len(frames))
+    while len(pending):  # one level at a time: rows whose parent has its number
+        ready = (above[pending] < 0) | (number[np.maximum(above[pending], 0)] >= 0)
+        rows, pending = pending[ready], pending[~ready]
         outer = np.where(above[rows] >= 0, number[np.maximum(above[rows], 0)], -1)
         pairs, which = distinct(outer, frames.name[rows])
         places = [tree.place(int(parent), _named(trace.text(int(name)))) for parent, name in pairs]
@@ -175,8 +175,8 @@ def _from_operators(
     tree = _Tree()
     places = []
     for code in codes:
-        told = trace.info(int(code)).get(key)
-        places.append(tree.path(parse(told)) if isinstance(told, str) else -1)
+        text = trace.info(int(code)).get(key)
+        places.append(tree.path(parse(text)) if isinstance(text, str) else -1)
     if not tree.numbers:
         return None
     of_op = np.array(places, np.int64)[at]
@@ -202,8 +202,11 @@ def _named(frame: str) -> Part:
 
 def hierarchy(text: str) -> list[Part]:
     """Return the modules of `TOP(ResNet)::forward.conv1(Conv2d)::forward`."""
-    found = re.findall(r"([^.()]+)\(([^()]*)\)(?:::\w+)?", text[:MAX_HIERARCHY_CHARACTERS])
-    return [(f"{name.strip(':')} ({kind})" if kind else name, kind or name) for name, kind in found]
+    modules_found = re.findall(r"([^.()]+)\(([^()]*)\)(?:::\w+)?", text[:MAX_HIERARCHY_CHARACTERS])
+    return [
+        (f"{name.strip(':')} ({kind})" if kind else name, kind or name)
+        for name, kind in modules_found
+    ]
 
 
 def stack(text: str) -> list[Part]:
@@ -227,22 +230,22 @@ def stack(text: str) -> list[Part]:
 
 @once_per_trace
 def forward_of(trace: Trace, candidates: NDArray[np.bool_]) -> Rows:
-    """For each node of the backward the row of its forward operator; -1 for every other operator.
+    """Return the forward operator of each node of the backward; -1 for every other operator.
 
-    The counter goes up when a node is made, so of all operators that carry a number the last one
-    on the forward thread made the node. `candidates`: which operators may be the answer.
+    The counter increases when a node is made, so the last operator of the forward thread with a
+    number made the node with this number. `candidates`: the operators that may be returned.
     """
     ops = trace.ops
-    found = np.full(len(ops), -1, np.int64)
+    forward_row = np.full(len(ops), -1, np.int64)
     named = trace.names_where(ops.name, lambda name: "Backward" in name)
     node = (ops.sequence >= 0) & ((ops.forward_thread > 0) | named)
     forward = np.flatnonzero((ops.sequence >= 0) & (ops.forward_thread <= 0) & ~named & candidates)
     backward = np.flatnonzero(node)
     if not len(backward) or not len(forward):
-        return found
+        return forward_row
     forward = forward[np.argsort(ops.sequence[forward], kind="stable")]
     numbers = ops.sequence[forward]
     at = np.searchsorted(numbers, ops.sequence[backward], side="right") - 1
-    held = (at >= 0) & (numbers[np.maximum(at, 0)] == ops.sequence[backward])
-    found[backward[held]] = forward[at[held]]
-    return found
+    has_forward = (at >= 0) & (numbers[np.maximum(at, 0)] == ops.sequence[backward])
+    forward_row[backward[has_forward]] = forward[at[has_forward]]
+    return forward_row

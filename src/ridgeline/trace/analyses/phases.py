@@ -1,9 +1,9 @@
-"""The window by phase of training: input, forward, backward, optimizer, and what is none of them.
+"""The window by phase of training: input, forward, backward, optimizer, and other.
 
-Host time is exclusive: a moment belongs to the first of input, optimizer, backward, forward that
-holds it, so the five add up to the window. The backward runs on a thread of its own (on the main
-one without a device): while the main thread waits for it, the time is backward's. Device time is
-the sum over work launched within.
+Each moment of host time belongs to one phase, the first of input, optimizer, backward and forward
+that covers it, so the five phases add up to the window. The backward runs on a thread of its own
+(without a device, on the main thread). While the main thread waits for it, the time belongs to the
+backward. The device time of a phase is the sum of the work launched in it.
 """
 
 import re
@@ -72,15 +72,15 @@ def phases(trace: Trace, links: Links, window: Window) -> tuple[Phase, ...]:
 def phase_spans(trace: Trace, links: Links) -> dict[PhaseName, Spans]:
     """Return disjoint spans of the four phases, over the whole trace."""
     lanes = driving_lanes(trace, links)
-    feed = _named(trace, lanes, is_input)
-    update = _named(trace, lanes, is_optimizer)
-    update = subtract(update, feed)
-    back = _backward(trace, links, merge(feed, update))
-    back = subtract(subtract(back, feed), update)
-    ahead = _forward(trace, links, lanes)
-    for taken in (feed, update, back):
-        ahead = subtract(ahead, taken)
-    return {"input": feed, "optimizer": update, "backward": back, "forward": ahead}
+    feeding = _named(trace, lanes, is_input)
+    optimizer = _named(trace, lanes, is_optimizer)
+    optimizer = subtract(optimizer, feeding)
+    backward = _backward(trace, links, merge(feeding, optimizer))
+    backward = subtract(subtract(backward, feeding), optimizer)
+    forward = _forward(trace, links, lanes)
+    for taken in (feeding, optimizer, backward):
+        forward = subtract(forward, taken)
+    return {"input": feeding, "optimizer": optimizer, "backward": backward, "forward": forward}
 
 
 def phase_codes(trace: Trace, links: Links, moments: Times) -> NDArray[np.int64]:
@@ -119,18 +119,18 @@ def _backward(trace: Trace, links: Links, taken: Spans) -> Spans:
     work = merge(time_of(ops, ran), time_of(calls, np.isin(calls.lane, engines)))
     called = merge(
         _named(trace, np.array([main]), _is_backward_call),
-        time_of(trace.annotations, _titled(trace, "backward")),
+        time_of(trace.annotations, _spans_named(trace, "backward")),
     )
     if not len(work):
         return called
-    # what the main thread did of its own: between two such stretches it waits for the backward
+    # between two stretches of work of its own, the main thread waits for the backward
     own = merge(
         time_of(ops, (ops.lane == main) & ~marked), time_of(calls, calls.lane == main), taken
     )
-    return merge(work, _hulls(work, subtract(own, work)), called)
+    return merge(work, _stretches(work, subtract(own, work)), called)
 
 
-def _hulls(work: Spans, own: Spans) -> Spans:
+def _stretches(work: Spans, own: Spans) -> Spans:
     """Return spans from the first to the last piece of work in each stretch that `own` does not
     interrupt."""
     stretch = np.searchsorted(own.start, work.start, side="right")
@@ -153,22 +153,22 @@ def _forward(trace: Trace, links: Links, lanes: NDArray[np.int64]) -> Spans:
     stacks show them."""
     ops, calls, spans, frames = trace.ops, trace.calls, trace.annotations, trace.frames
     modules = trace.names_where(frames.name, lambda name: name.startswith("nn.Module: "))
-    found = merge(
+    working = merge(
         time_of(ops, np.isin(ops.lane, lanes)),
         time_of(
             calls, np.isin(calls.lane, lanes) & np.isin(np.arange(len(calls)), links.device_call)
         ),
         time_of(frames, modules & np.isin(frames.lane, lanes)),
-        time_of(spans, _titled(trace, "forward") & np.isin(spans.lane, lanes)),
+        time_of(spans, _spans_named(trace, "forward") & np.isin(spans.lane, lanes)),
     )
     steps = trace.names_where(spans.name, lambda name: name.startswith("ProfilerStep"))
     if not steps.any():
-        return found
-    outside = subtract(found, time_of(spans, steps))
-    return subtract(found, outside)
+        return working
+    outside = subtract(working, time_of(spans, steps))
+    return subtract(working, outside)
 
 
-def _titled(trace: Trace, phase: str) -> NDArray[np.bool_]:
+def _spans_named(trace: Trace, phase: str) -> NDArray[np.bool_]:
     """Return the spans that somebody named `backward`, `## forward ##` or
     DistributedDataParallel.forward."""
     return trace.names_where(
@@ -184,11 +184,11 @@ def optimizer_name(trace: Trace, window: Window) -> str:
     """Return the name of the optimizer; of several, the one whose steps take longest."""
     marks = trace.annotations
     inside = rows_in(marks, window)
-    taken: dict[str, int] = {}
+    time_of_optimizer: dict[str, int] = {}
     for name, dur in zip(marks.name[inside].tolist(), marks.dur[inside].tolist(), strict=True):
-        if (told := _STEP.match(trace.text(name))) is not None:
-            taken[told[1]] = taken.get(told[1], 0) + dur
-    return max(taken, key=lambda name: (taken[name], name), default="")
+        if (step_match := _STEP.match(trace.text(name))) is not None:
+            time_of_optimizer[step_match[1]] = time_of_optimizer.get(step_match[1], 0) + dur
+    return max(time_of_optimizer, key=lambda name: (time_of_optimizer[name], name), default="")
 
 
 MOMENTS = 4000
@@ -215,12 +215,12 @@ def own_code(trace: Trace, links: Links, window: Window) -> OwnCode:
         return OwnCode(ns=spans.total / steps)
     moments = evenly_spread(spans, MOMENTS)
     codes = places.at(np.full(len(moments), links.main_lane, np.int64), moments)
-    found, counts = np.unique(codes, return_counts=True)
+    distinct_codes, counts = np.unique(codes, return_counts=True)
     each = spans.total / len(moments) / steps
     named = [
         (place, count * each)
-        for code, count in zip(found.tolist(), counts.tolist(), strict=True)
+        for code, count in zip(distinct_codes.tolist(), counts.tolist(), strict=True)
         if code != -1 and (place := place_of(places.text(code))) is not None
     ]
-    named.sort(key=lambda one: -one[1])
+    named.sort(key=lambda entry: -entry[1])
     return OwnCode(ns=spans.total / steps, places=tuple(named[:MAX_PLACES]))

@@ -421,17 +421,18 @@ _ARITY = {
 _OVERWRITES = ("copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_",
                "exponential_")  # fmt: skip
 _FUSED_STATES = {"_fused_adam_": (0, 2, 3), "_fused_adamw_": (0, 2, 3), "_fused_sgd_": (0, 2)}
-"""The lists that a fused optimizer writes: parameters and moments, not gradients."""
-_FAILS = (TypeError, ValueError, IndexError, KeyError, AttributeError, ZeroDivisionError,
+"""The argument lists that a fused optimizer writes: parameters and moments, not gradients."""
+_FORMULA_ERRORS = (TypeError, ValueError, IndexError, KeyError, AttributeError, ZeroDivisionError,
           OverflowError, StopIteration)  # fmt: skip
 """The errors that formulas raise for shapes that the operator does not take."""
-TOLD_BY_BACKWARD = ("cudnn_convolution", "miopen_convolution", "miopen_depthwise_convolution")
+SIZED_BY_BACKWARD = ("cudnn_convolution", "miopen_convolution", "miopen_depthwise_convolution")
 
 
 MAX_CALL_WORK = 10**24
-"""More FLOPs or bytes of one call come from damaged sizes."""
+"""A call with more FLOPs or bytes has damaged sizes and is not counted."""
 MAX_SEQUENCE_LENGTH = 2**22
-"""A causal mask is summed row by row; no attention has a longer sequence."""
+"""Attention with a longer sequence is not counted: its mask is summed row by row, and such a length
+is a damaged size."""
 
 
 class OpWork(Struct, frozen=True):
@@ -459,26 +460,26 @@ def op_work(
         if outputs is None:
             return None
         call = msgspec.structs.replace(call, outputs=outputs)
-        work = None if _endless(call) else work_of(call)
+        work = None if _is_too_long(call) else work_of(call)
         if work is None:
             return None
-        flops, moved = _flops(work), _bytes(recorded, call, work)
-        alone = [arg for arg in call.args if isinstance(arg, Tensor)]
-        dtype = _dtype(alone or list(call.tensors))
-        sane = 0 <= flops < MAX_CALL_WORK and 0 <= moved < MAX_CALL_WORK
-        return OpWork(flops, moved, dtype, not alone) if sane else None
-    except _FAILS:
+        flops, bytes_moved = _flops(work), _bytes(recorded, call, work)
+        tensors = [arg for arg in call.args if isinstance(arg, Tensor)]
+        dtype = _dtype(tensors or list(call.tensors))
+        is_plausible = 0 <= flops < MAX_CALL_WORK and 0 <= bytes_moved < MAX_CALL_WORK
+        return OpWork(flops, bytes_moved, dtype, not tensors) if is_plausible else None
+    except _FORMULA_ERRORS:
         return None
 
 
-def _endless(call: Call) -> bool:
+def _is_too_long(call: Call) -> bool:
     long = any(size > MAX_SEQUENCE_LENGTH for t in call.tensors[:4] for size in t.shape)
     return long and "attention" in call.op
 
 
 def _flops(work: Work) -> int:
-    """Return the FLOPs of the kernel: without what a causal kernel leaves out, with what it
-    computes again."""
+    """Return the FLOPs that the kernel executes: without those that a causal kernel skips, with
+    those that it repeats."""
     macs = work.macs - work.skipped_macs + work.recomputed_macs
     return 2 * macs + work.transform_flops + work.other_flops
 
@@ -519,7 +520,8 @@ def _without_out(recorded: Recorded) -> Recorded:
 
 
 def _older_backward(recorded: Recorded) -> Recorded:
-    """Before 2022 each gradient of a convolution was an operator of its own, named by backend.
+    """Return the call of a convolution's backward in today's form. Before 2022, each gradient was
+    an operator of its own, named by backend.
 
     `…_backward_input(sizes, grad, weight, …)` is one; the weight's does not say the weight's size,
     so `…_backward(x, grad, weight, …)`, which calls it, stands for it.
@@ -543,7 +545,7 @@ def _older_backward(recorded: Recorded) -> Recorded:
 
 _BY_INPUTS = ("matmul", "convolution", "attention", "recurrent", "transform", "quantized",
               "reduction")  # fmt: skip
-"""Families whose formulas need no result, or fail without one; movement is told by results only."""
+"""Families whose formulas need no result, or raise without it. Movement needs the result."""
 
 _FREE_NAMES = (
     "view _unsafe_view reshape _reshape_alias expand expand_as slice select unsqueeze squeeze "
@@ -558,8 +560,8 @@ _FREE_NAMES = (
     "broadcast_tensors broadcast_to atleast_1d tensor_split hsplit vsplit swapdims _version"
 )
 _FREE = frozenset("aten::" + name for name in _FREE_NAMES.split())
-"""Views, allocations and questions: no work of their own. `to`, `contiguous` and `reshape` are
-copies only where they call one, which then counts."""
+"""Views, allocations and queries, which do no work. `to`, `contiguous` and `reshape` may call a
+copy, which then counts itself."""
 
 
 class CallWork(Struct, frozen=True):
@@ -567,7 +569,8 @@ class CallWork(Struct, frozen=True):
     all_flops: int
     skipped: int
     executed: int
-    """All FLOPs of the kernel: without what a causal one leaves out, with what it does again."""
+    """The FLOPs that the kernel executes: without those that a causal kernel skips, with those that
+    it repeats."""
     bytes: int
     dtype: str
 
@@ -587,22 +590,26 @@ def call_work(op: str, shape: Shape, list_dtype: str = "float32") -> CallWork | 
         return None
     try:
         call, work = _work(recorded.call)
-    except _FAILS:
+    except _FORMULA_ERRORS:
         return None
     if work is None:
         return None
-    told = op_work(op, shape, list_dtype)
-    moved = told.bytes if told is not None else _least_bytes(call, work, sum(recorded.touched))
+    kernel_work = op_work(op, shape, list_dtype)
+    bytes_moved = (
+        kernel_work.bytes
+        if kernel_work is not None
+        else _least_bytes(call, work, sum(recorded.touched))
+    )
     executed = 2 * (work.macs - work.skipped_macs + work.recomputed_macs)
     executed += work.transform_flops + work.other_flops
-    if not (0 <= executed < MAX_CALL_WORK and 0 <= moved < MAX_CALL_WORK):
+    if not (0 <= executed < MAX_CALL_WORK and 0 <= bytes_moved < MAX_CALL_WORK):
         return None
     return CallWork(
         flops=work.flops,
         all_flops=work.flops + work.other_flops,
         skipped=2 * work.skipped_macs,
         executed=executed,
-        bytes=moved,
+        bytes=bytes_moved,
         dtype=_arithmetic(call, list_dtype),
     )
 

@@ -1,7 +1,7 @@
-"""How far each operator is from what the device can do, from the inputs it was recorded with.
+"""How far each operator is from the ceilings of the device, by its recorded inputs.
 
-Copies between host and device and collectives are bound by links, not by the device's memory: they
-count as not covered.
+Copies between host and device and collectives are limited by links, not by the device's memory, so
+they count as not covered.
 """
 
 import re
@@ -18,7 +18,7 @@ from ridgeline.records.trace import Roofline, RooflineRow, Window
 from ridgeline.records.trust import Trust
 from ridgeline.trace.analyses.kernels import category_of
 from ridgeline.trace.analyses.recorded_calls import (
-    TOLD_BY_BACKWARD,
+    SIZED_BY_BACKWARD,
     OpWork,
     op_work,
     shape_text,
@@ -37,12 +37,12 @@ _GRADIENT_AT = {
     "miopen_convolution_backward": 1,
     "convolution_backward": 0,
 }
-"""Where the gradient of the result stands; the input is the other of the first two."""
-_SHARES = re.compile(r"aten::(?:cudnn|miopen)_convolution_backward")
+"""The argument that is the gradient of the result. The other one of the first two is the input."""
+_SPLIT_BACKWARD = re.compile(r"aten::(?:cudnn|miopen)_convolution_backward")
 
 
 class Hint(Struct, frozen=True):
-    """What the names of an operator's kernels add to its inputs."""
+    """The facts that the names of an operator's kernels add to its recorded inputs."""
 
     tf32: bool = False
     fewer_flops: bool = False
@@ -50,10 +50,11 @@ class Hint(Struct, frozen=True):
     list_dtype: str = ""
     """The type of lists of tensors, which traces do not record."""
     width_only: bool = False
-    """That is no more than one of the right width: the kernel copies opaque items."""
+    """Whether only the width of `list_dtype` is right: the kernel copies items of unknown type."""
 
     def for_work(self, work: OpWork) -> "Hint":
-        """Without what this work does not need, so that alike rows become one."""
+        """Return the hint without the facts that this work does not need, so that equal rows become
+        one row."""
         return Hint(
             tf32=self.tf32 and work.dtype == "float32",
             fewer_flops=self.fewer_flops,
@@ -62,9 +63,9 @@ class Hint(Struct, frozen=True):
         )
 
 
-class _Answers(Struct, frozen=True):
+class _Owners(Struct, frozen=True):
     owner: Rows
-    """For each device operation in the window the operator that answers for it; -1: none."""
+    """For each device operation in the window, the operator whose work it does; -1: none."""
     rows: Rows
     """The rows of these device operations in `trace.device`."""
     results: Results
@@ -79,11 +80,13 @@ def roofline(
     rows = rows_in(trace.device, window)
     total = int(trace.device.dur[rows].sum())
     if not total:
-        return Roofline(device=name, trust=_doubt("no-device-work", "no device work in the window"))
-    answers = _answers(trace, links, window)
-    table, covered = _rows(trace, answers, device, total)
-    left = _uncovered(trace, links, answers, covered)
-    known = int(trace.device.dur[answers.rows[covered]].sum())
+        return Roofline(
+            device=name, trust=_unreliable("no-device-work", "no device work in the window")
+        )
+    operators = _owners(trace, links, window)
+    table, covered = _rows(trace, operators, device, total)
+    left = _uncovered(trace, links, operators, covered)
+    known = int(trace.device.dur[operators.rows[covered]].sum())
     return Roofline(
         device=name,
         rows=tuple(sorted(table, key=lambda row: -row.device_ns)[:limit]),
@@ -94,21 +97,21 @@ def roofline(
 
 
 @once_per_trace
-def _answers(trace: Trace, links: Links, window: Window) -> _Answers:
+def _owners(trace: Trace, links: Links, window: Window) -> _Owners:
     device, ops = trace.device, trace.ops
     op = np.where(_on_device(trace), links.device_op, -1)
     inside = rows_in(device, window)
     launches, present = np.zeros((2, len(ops)), np.int64)
     np.add.at(launches, op[op >= 0], 1)
-    here = op[inside]
-    np.add.at(present, here[here >= 0], 1)
-    results = _told_by_backward(trace)
+    inside_op = op[inside]
+    np.add.at(present, inside_op[inside_op >= 0], 1)
+    results = _results_from_gradients(trace)
     known = _known(trace, links, launches, results)
     owner = owners(links.op_parent, known, launches)
-    shares = trace.names_where(ops.name, lambda name: _SHARES.fullmatch(name) is not None)
-    complete = whole(links.op_parent, owner, launches, present, shares)
+    shares = trace.names_where(ops.name, lambda name: _SPLIT_BACKWARD.fullmatch(name) is not None)
+    complete = owns_all_work(links.op_parent, owner, launches, present, shares)
     owner = np.where((owner >= 0) & complete[np.maximum(owner, 0)], owner, -1)
-    return _Answers(np.where(here >= 0, at_rows(owner, here), -1), inside, results)
+    return _Owners(np.where(inside_op >= 0, at_rows(owner, inside_op), -1), inside, results)
 
 
 def _on_device(trace: Trace) -> NDArray[np.bool_]:
@@ -125,20 +128,22 @@ def _on_device(trace: Trace) -> NDArray[np.bool_]:
 def _known(trace: Trace, links: Links, launches: Rows, results: Results) -> NDArray[np.bool_]:
     """Return the operators that launch work, or whose callees do, and whose work a formula
     knows."""
-    asked = np.zeros(len(launches), bool)
+    launching = np.zeros(len(launches), bool)
     rows = np.flatnonzero(launches > 0)
     while len(rows):
-        asked[rows] = True
+        launching[rows] = True
         above = links.op_parent[rows]
         rows = np.unique(above[above >= 0])
-        rows = rows[~asked[rows]]
-    rows = np.flatnonzero(asked & (trace.ops.shape >= 0))
+        rows = rows[~launching[rows]]
+    rows = np.flatnonzero(launching & (trace.ops.shape >= 0))
     known = np.zeros(len(launches), bool)
     if len(rows):
         pairs, which = distinct(trace.ops.name[rows], trace.ops.shape[rows])
         # lists get their type from the kernel later; any will do to see whether a formula fits
-        told = [_work(trace, n, s, "float32", results) is not None for n, s in pairs.tolist()]
-        known[rows] = np.array(told, bool)[which]
+        is_known_pair = [
+            _work(trace, n, s, "float32", results) is not None for n, s in pairs.tolist()
+        ]
+        known[rows] = np.array(is_known_pair, bool)[which]
     return known
 
 
@@ -146,10 +151,11 @@ def _work(trace: Trace, name: int, shape: int, list_dtype: str, results: Results
     return op_work(trace.text(name), trace.shape(shape), list_dtype, results.get((name, shape)))
 
 
-def _told_by_backward(trace: Trace) -> Results:
-    """Sizes convolutions gave, where strides were not recorded but the same trace has gradients.
+def _results_from_gradients(trace: Trace) -> Results:
+    """Return the result sizes of convolutions without recorded strides, from their gradients.
 
-    Keyed by (name, shape) codes of the forward; only where all gradients of such inputs agree.
+    The keys are (name, shape) codes of the forward. A size is returned only if all gradients for
+    such inputs agree.
     """
     ops = trace.ops
     gradients: dict[str, set[tuple[int, ...]]] = {}
@@ -157,7 +163,7 @@ def _told_by_backward(trace: Trace) -> Results:
     for name, code in distinct(ops.name, ops.shape)[0].tolist():
         op = trace.text(name).partition("::")[2]
         backward = _GRADIENT_AT.get(op)
-        if code < 0 or (backward is None and op not in TOLD_BY_BACKWARD):
+        if code < 0 or (backward is None and op not in SIZED_BY_BACKWARD):
             continue
         dims = trace.shape(code).dims
         gradient = sizes_of(dims[backward]) if backward is not None and len(dims) > 2 else None
@@ -173,34 +179,35 @@ def _told_by_backward(trace: Trace) -> Results:
 
 
 def _rows(
-    trace: Trace, answers: _Answers, device: Device | None, total: int
+    trace: Trace, operators: _Owners, device: Device | None, total: int
 ) -> tuple[list[RooflineRow], NDArray[np.bool_]]:
-    """A row for each operator, inputs and sort of kernel; and which device work they cover."""
-    held = np.flatnonzero(answers.owner >= 0)
-    covered = np.zeros(len(answers.rows), bool)
-    if not len(held):
+    """Return a row for each operator, inputs and kind of kernel, and which device work the rows
+    cover."""
+    owned = np.flatnonzero(operators.owner >= 0)
+    covered = np.zeros(len(operators.rows), bool)
+    if not len(owned):
         return [], covered
-    calls, call = np.unique(answers.owner[held], return_inverse=True)
+    calls, call = np.unique(operators.owner[owned], return_inverse=True)
     spent = np.zeros(len(calls), np.int64)
-    np.add.at(spent, call, trace.device.dur[answers.rows[held]])
-    sort, hints = _hints(trace, answers.rows[held], call, len(calls))
+    np.add.at(spent, call, trace.device.dur[operators.rows[owned]])
+    sort, hints = _hints(trace, operators.rows[owned], call, len(calls))
     groups, group = distinct(trace.ops.name[calls], trace.ops.shape[calls], sort)
     ns, count = np.zeros((2, len(groups)), np.int64)
     np.add.at(ns, group, spent)
     np.add.at(count, group, 1)
-    told = np.zeros(len(groups), bool)
+    has_work = np.zeros(len(groups), bool)
     sums: dict[tuple[int, str, OpWork, Hint], list[int]] = {}
     for i, (name, code, which) in enumerate(groups.tolist()):
-        work = _work(trace, name, code, hints[which].list_dtype, answers.results)
+        work = _work(trace, name, code, hints[which].list_dtype, operators.results)
         if work is None:
             continue
-        told[i] = True
+        has_work[i] = True
         # strides and scalars differ where the work does not: one row
         key = (name, shape_text(trace.shape(code)), work, hints[which].for_work(work))
         entry = sums.setdefault(key, [0, 0])
         entry[0] += int(count[i])
         entry[1] += int(ns[i])
-    covered[held] = told[group[call]]
+    covered[owned] = has_work[group[call]]
     table = [
         row_of(trace.text(name), text, work, hint, count_, ns_, total, device)
         for (name, text, work, hint), (count_, ns_) in sums.items()
@@ -209,8 +216,8 @@ def _rows(
 
 
 def _hints(trace: Trace, rows: Rows, call: Rows, calls: int) -> tuple[Rows, list[Hint]]:
-    """Return what the names of its kernels add to each call. The longest kernel decides, but any
-    may be a Winograd or the TF32 product between two copies of layout."""
+    """Return the number of each call's hint, and the hints. The longest kernel sets the type; any
+    kernel may show a Winograd or TF32 product, which may stand between two copies of layout."""
     names, which = np.unique(trace.device.name[rows], return_inverse=True)
     named = [hint_of(trace.text(int(name))) for name in names]
     longest = np.zeros(calls, np.int64)
@@ -219,41 +226,41 @@ def _hints(trace: Trace, rows: Rows, call: Rows, calls: int) -> tuple[Rows, list
     fewer, tf32 = np.zeros(calls, np.int64), np.zeros(calls, np.int64)
     fewer[call[np.array([hint.fewer_flops for hint in named])[which]]] = 1
     tf32[call[np.array([hint.tf32 for hint in named])[which]]] = 1
-    found, pair = distinct(longest, fewer, tf32)
+    combinations, pair = distinct(longest, fewer, tf32)
     hints = [
         msgspec.structs.replace(named[n], fewer_flops=bool(f), tf32=bool(t))
-        for n, f, t in found.tolist()
+        for n, f, t in combinations.tolist()
     ]
     places = {hint: i for i, hint in enumerate(dict.fromkeys(hints))}
     return np.array([places[hint] for hint in hints], np.int64)[pair], list(places)
 
 
 def _uncovered(
-    trace: Trace, links: Links, answers: _Answers, covered: NDArray[np.bool_]
+    trace: Trace, links: Links, operators: _Owners, covered: NDArray[np.bool_]
 ) -> tuple[tuple[str, int], ...]:
     """Return the largest operators that are left out; without an operator, the name of the work
     itself."""
-    rows = answers.rows[~covered]
+    rows = operators.rows[~covered]
     if not len(rows):
         return ()
     op = np.where(_on_device(trace)[rows], links.device_op[rows], -1)
-    by = np.where(
+    code = np.where(
         op >= 0, at_rows(trace.ops.name, op), -1 - trace.device.name[rows].astype(np.int64)
     )
-    found, at = np.unique(by, return_inverse=True)
-    spent = np.zeros(len(found), np.int64)
-    np.add.at(spent, at, trace.device.dur[rows])
+    codes, index = np.unique(code, return_inverse=True)
+    spent = np.zeros(len(codes), np.int64)
+    np.add.at(spent, index, trace.device.dur[rows])
     best = np.argsort(-spent, kind="stable")[:MAX_UNCOVERED_OPERATORS].tolist()
-    return tuple((trace.text(max(int(found[i]), -1 - int(found[i]))), int(spent[i])) for i in best)
+    return tuple((trace.text(max(int(codes[i]), -1 - int(codes[i]))), int(spent[i])) for i in best)
 
 
-def _doubt(code: str, why: str) -> Trust:
+def _unreliable(code: str, why: str) -> Trust:
     return Trust(confidence="unreliable", why=why, codes=(code,))
 
 
 def _trust(trace: Trace, covered: float) -> Trust:
     if not (trace.ops.shape >= 0).any():
-        return _doubt("no-shapes", "no inputs were recorded: profile with record_shapes=True")
+        return _unreliable("no-shapes", "no inputs were recorded: profile with record_shapes=True")
     if covered < 0.5:
         why = f"shapes and formulas cover {100 * covered:.0f} % of the device time"
         return Trust(confidence="doubtful", why=why, codes=("few-formulas",))
@@ -269,11 +276,11 @@ _WORDS = ((r"BFloat16|bf16", "bfloat16"), (r"Half|f16\b|fp16", "float16"),
 
 
 def hint_of(kernel: str) -> Hint:
-    found = next((dtype for pattern, dtype in _WORDS if re.search(pattern, kernel)), "")
+    dtype_named = next((dtype for pattern, dtype in _WORDS if re.search(pattern, kernel)), "")
     return Hint(
         tf32=_TF32.search(kernel) is not None,
         fewer_flops=_WINOGRAD.search(kernel) is not None,
-        list_dtype=found,
+        list_dtype=dtype_named,
         width_only="OpaqueType" in kernel,
     )
 
@@ -328,15 +335,16 @@ def _bound(
     if arithmetic is not None and intensity > arithmetic.value / memory.value:
         return "compute", arithmetic, arithmetic.source
     # without a peak for the type, anything with many operations a byte cannot be placed
-    if arithmetic is None and intensity > _PLACEABLE:
+    if arithmetic is None and intensity > _MAX_UNPLACED_INTENSITY:
         doubtful = device.doubtful_ceiling("matmul", _arithmetic(dtype))
         why = "was measured on a busy machine" if doubtful else "is not known"
         return "", None, f"the {dtype} peak of this device {why}"
     return "memory", memory, memory.source
 
 
-_PLACEABLE = 8.0
-"""FLOPs a byte: below the ridge of every device listed (T4 float32: 25), above elementwise work."""
+_MAX_UNPLACED_INTENSITY = 8.0
+"""The largest intensity, in FLOPs per byte, that is called memory-bound if the compute peak is
+unknown. Elementwise work has less; the ridge of every listed device has more (T4 float32: 25)."""
 
 
 def _arithmetic(dtype: str) -> str:
@@ -347,8 +355,8 @@ def _arithmetic(dtype: str) -> str:
 
 def _note(over: bool, bound: str, hint: Hint) -> str:
     if hint.fewer_flops and bound == "compute":
-        what = "the kernel (Winograd, FFT) multiplies less than the formula counts"
-        return f"over the ceiling: {what}" if over else what
+        reason = "the kernel (Winograd, FFT) multiplies less than the formula counts"
+        return f"over the ceiling: {reason}" if over else reason
     if not over:
         return ""
     if bound == "memory":
@@ -360,29 +368,32 @@ def _note(over: bool, bound: str, hint: Hint) -> str:
 
 
 def owners(parent: Rows, known: NDArray[np.bool_], launches: Rows) -> Rows:
-    """For each operator the one that answers for what it launches; -1: none.
+    """Return for each operator the operator whose formula counts the work it launches; -1: none.
 
-    `known`: operators whose work a formula tells; `launches`: how many pieces each launched.
+    `known`: whether a formula knows the work of an operator; `launches`: how many device operations
+    each operator launched itself.
     """
-    found = np.full(len(parent), -1, np.int64)
+    owner = np.full(len(parent), -1, np.int64)
     rows = np.flatnonzero(launches > 0)
     at = rows
     while len(rows):
-        nearest = known[at] & (found[rows] < 0)
-        whole = known[at] & (launches[at] > 0)
-        take = nearest | whole  # later turns are further out, so the outermost launcher stays
-        found[rows[take]] = at[take]
+        nearest = known[at] & (owner[rows] < 0)
+        owns_all_work = known[at] & (launches[at] > 0)
+        owned = (
+            nearest | owns_all_work
+        )  # later turns are further out, so the outermost launcher stays
+        owner[rows[owned]] = at[owned]
         at = parent[at]
         rows, at = rows[at >= 0], at[at >= 0]
-    return found
+    return owner
 
 
-def whole(
+def owns_all_work(
     parent: Rows, owner: Rows, launched: Rows, in_window: Rows, shares: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Which operators answer for all work beneath them, and all of it lies in the window.
+    """Return which operators own all work beneath them, with all of it inside the window.
 
-    `shares`: operators of which a part is another's by design.
+    `shares`: operators that leave a part of their work to another operator by design.
     """
     answered = np.zeros(len(parent), np.int64)
     rows = np.flatnonzero(owner >= 0)

@@ -1,8 +1,8 @@
-"""The trace itself, with what we found in it as rows of their own: opens in Perfetto.
+"""The trace file with our findings and idle causes added as rows of their own, for Perfetto.
 
-The original events are copied as text while the file is read, so a trace of any size and in any
-state of repair can be marked. Ours come first, under a process called "ridgeline", in the file's
-own microseconds.
+The original events are copied as text while the file is read, so that traces of any size and also
+damaged ones can be annotated. Our events come first, under a process called "ridgeline", in the
+microseconds of the file.
 """
 
 import gzip
@@ -31,7 +31,7 @@ from ridgeline.trace.window import steps_of
 PROCESS = "ridgeline"
 FINDINGS, STEPS = "findings", "steps"
 FIRST = -1_000_000
-"""Sort index: above torch's own processes."""
+"""The sort index of our rows, which puts them above torch's own processes."""
 
 _COLOURS = {
     "input": "terrible",
@@ -41,17 +41,17 @@ _COLOURS = {
     "collective wait": "vsync_highlight_color",
     "between kernels": "grey",
 }
-"""chrome://tracing's names; Perfetto colours by the event's name, which is the cause."""
+"""Colour names of chrome://tracing. Perfetto colours events by name, and the name has the cause."""
 
 
 def mark(trace: Trace, study: TraceStudy, path_out: Path, findings: Sequence[Finding] = ()) -> None:
-    """The trace's own file with every gap of it, where idle time can be told at all, and with what
-    holds the program back."""
+    """Write the trace's own file with every idle gap, unless idle time is unknown, and with the
+    findings."""
     gaps: Iterable[Gap] = ()
     if study.idle.total_ns is not None:
         links = links_of(trace)
-        found = idle_gaps(trace, links, study.window)
-        gaps = all_gaps(trace, links, found, steps_of(trace))
+        gaps_by_device = idle_gaps(trace, links, study.window)
+        gaps = all_gaps(trace, links, gaps_by_device, steps_of(trace))
     annotate(Path(trace.origin.path), study, path_out, gaps, findings)
 
 
@@ -62,15 +62,15 @@ def annotate(
     gaps: Iterable[Gap] | None = None,
     findings: Sequence[Finding] = (),
 ) -> None:
-    """Write `path_in` with what was found to `path_out`, gzipped where that ends in .gz.
+    """Write `path_in` with our events to `path_out`, gzipped if that name ends in .gz.
 
-    `gaps`: all of them; without it the longest, which the study holds.
+    `gaps` has all idle gaps. Without it, the longest gaps are written, which the study has.
     """
     scratch = path_out.with_name(f".{path_out.name}.{os.getpid()}")
     try:
         with _opened(scratch, path_out.suffix == ".gz") as file:
-            held = study.idle.top if gaps is None else gaps
-            _write(file, path_in, _marks(study, held, findings))
+            written_gaps = study.idle.top if gaps is None else gaps
+            _write(file, path_in, _marks(study, written_gaps, findings))
         scratch.replace(path_out)
     except OSError as error:
         raise RidgelineError(f"{path_out} could not be written: {error.strerror}") from error
@@ -95,7 +95,7 @@ def _write(file: IO[bytes], path: Path, marks: Iterator[str]) -> None:
     document = Document(Source(path).blocks(), copier)
     for _ in document.chunks():
         pass
-    if not copier.copied:  # JSON knows no comma before a bracket
+    if not copier.copied:  # JSON allows no comma before a bracket
         file.write(_meta("process_labels", {"labels": "no events were copied"}).encode())
     file.write(b"\n]")
     for key, value in document.metadata.items():
@@ -105,7 +105,7 @@ def _write(file: IO[bytes], path: Path, marks: Iterator[str]) -> None:
 
 
 def _decoder() -> Decoder:
-    """Nothing is built for a copy; the reader has built it where it was worth it."""
+    """Return the compiled decoder if it is built already, else the portable one."""
     library = compiled.library(build=False)
     return Portable() if library is None else compiled.Compiled(library)
 
@@ -118,8 +118,12 @@ def _marks(study: TraceStudy, gaps: Iterable[Gap], findings: Sequence[Finding]) 
         yield from _named(track, named)
     yield from _findings(study, findings)
     for step in study.devices[0].steps if study.devices else ():  # the host's: each device's alike
-        told = {"busy_ms": step.busy_ns / 1e6, "idle_ms": step.idle_ns / 1e6, "whole": step.whole}
-        yield _span(STEPS, step.name, step.start_ns, step.dur_ns, told)
+        arguments = {
+            "busy_ms": step.busy_ns / 1e6,
+            "idle_ms": step.idle_ns / 1e6,
+            "whole": step.whole,
+        }
+        yield _span(STEPS, step.name, step.start_ns, step.dur_ns, arguments)
     for gap in gaps:
         track = f"idle causes (device {gap.device})"
         yield from _named(track, named)
@@ -138,10 +142,10 @@ def _findings(study: TraceStudy, findings: Sequence[Finding]) -> Iterator[str]:
     start = study.window.start_ns
     if study.verdict:
         yield _instant(study.verdict, start, {"window": study.window.basis})
-    for number, one in enumerate(findings, 1):
-        args = {"rule": one.rule, "share_pct": one.share_pct, "gain_bound": one.gain_bound,
-                "confidence": one.confidence, "place": one.place, "change": one.change}  # fmt: skip
-        yield _instant(f"{number}: {one.claim}", start, args)
+    for number, finding in enumerate(findings, 1):
+        fields = ("rule", "share_pct", "gain_bound", "confidence", "place", "change")
+        args = {field: getattr(finding, field) for field in fields}
+        yield _instant(f"{number}: {finding.claim}", start, args)
     for check in study.validation:
         args = {"severity": check.severity, "count": check.count, "affects": list(check.affects)}
         yield _instant(f"{check.severity}: {check.claim}", start, args)
@@ -196,14 +200,14 @@ _CONTROLS = bytes.maketrans(bytes(range(32)), b" " * 32)
 
 
 class _Event(msgspec.Struct):
-    """Anything that is an object: only that it is whole matters."""
+    """Any JSON object: the decoder only checks that it is complete."""
 
 
 _events = msgspec.json.Decoder(list[_Event])
 
 
 class Copier:
-    """A `Decoder` that also hands the text of every event to `write`, commas between them."""
+    """A `Decoder` that also passes the text of every event to `write`, separated by commas."""
 
     def __init__(self, inner: Decoder, write: Callable[[bytes], Any]) -> None:
         self._inner = inner
@@ -230,7 +234,7 @@ class Copier:
         return stop, end
 
     def wants_comma(self, wants: bool) -> None:
-        """True comes after an event that was read elsewhere: the value last asked for."""
+        """Copy the last value that `value_end` found, if the reader has read it as an event."""
         if wants and self._odd is not None:
             text, start, end = self._odd
             self._copy(text[start:end])
@@ -265,7 +269,7 @@ class Copier:
             self.copied = True
 
     def _repaired(self, text: bytes) -> bytes:
-        """Return the events, each as it is or written anew, without those that cannot be read."""
+        """Return the events, unchanged or rewritten as valid JSON; unreadable ones are left out."""
         kept, at = [], 0
         while (at := text.find(b"{", at)) >= 0:
             end = self._inner.value_end(text, at)

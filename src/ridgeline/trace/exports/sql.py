@@ -1,4 +1,4 @@
-"""Any question to a trace, as SQL; the query sees the trace and nothing else of the machine."""
+"""SQL queries on traces. A query can read the traces, and nothing else on the machine."""
 
 import re
 from collections.abc import Sequence
@@ -42,14 +42,14 @@ class View:
 
 
 MAX_ROWS = 1_000_000
-"""A longer answer is a dump, which `-o FILE.parquet` writes."""
+"""The largest number of rows of an answer. `-o FILE.parquet` writes more."""
 
 _UNKNOWN = re.compile(
     r"Table with name .* does not exist|Referenced (?:column|table) .* not found|"
     r"does not have a column named|column .* (?:not found|does not exist)",
     re.IGNORECASE,
 )
-"""DuckDB's words for a name it does not know."""
+"""The wording of DuckDB's errors for an unknown name."""
 
 
 def query(
@@ -71,7 +71,7 @@ def query(
             columns = tuple(str(column[0]) for column in answer.description)
             return columns, answer.fetchmany(most + 1)
         except duckdb.Error as error:
-            if isinstance(error, _not_the_querys(duckdb)):
+            if isinstance(error, _engine_errors(duckdb)):
                 raise RidgelineError(_sentence(error)) from error
             hint = _hint(views) if _UNKNOWN.search(str(error)) else ""
             raise UsageError(_sentence(error), hint) from error
@@ -82,13 +82,13 @@ def query(
 
 
 def _sentence(error: Exception) -> str:
-    """Return DuckDB's first paragraph: what it says before it repeats the query."""
-    told = str(error).split("\n\n")[0].split("\nLINE ")[0]
-    return f"the query failed: {' '.join(told.split())}"
+    """Return the first paragraph of DuckDB's error, which stands before a copy of the query."""
+    message = str(error).split("\n\n")[0].split("\nLINE ")[0]
+    return f"the query failed: {' '.join(message.split())}"
 
 
-def _not_the_querys(duckdb: Any) -> tuple[type[Exception], ...]:
-    """Return whether an error is not the query's fault: no memory, or a fault of the engine."""
+def _engine_errors(duckdb: Any) -> tuple[type[Exception], ...]:
+    """Return the errors that are no fault of the query: out of memory, or a fault of the engine."""
     names = ("OutOfMemoryException", "InternalException", "FatalException")
     return tuple(getattr(duckdb, name) for name in names if hasattr(duckdb, name))
 
@@ -146,8 +146,8 @@ def register(connection: "DuckDBPyConnection", traces: Sequence[Trace]) -> tuple
 
 
 def _described(connection: "DuckDBPyConnection", name: str) -> View:
-    found = connection.execute(f"SELECT * FROM {name} LIMIT 0").description or ()
-    return View(name, tuple(str(column[0]) for column in found))
+    columns = connection.execute(f"SELECT * FROM {name} LIMIT 0").description or ()
+    return View(name, tuple(str(column[0]) for column in columns))
 
 
 def _arrays(table: Events) -> dict[str, NDArray[Any]]:
@@ -216,11 +216,11 @@ def write_parquet(traces: Trace | Sequence[Trace], path: Path) -> None:
     complete, by rename, or not at all."""
     import duckdb
 
-    found = (traces,) if isinstance(traces, Trace) else tuple(traces)
+    all_traces = (traces,) if isinstance(traces, Trace) else tuple(traces)
     scratch = path.with_name(f".{path.name}.part")
     connection = connect()
     try:
-        register(connection, found)
+        register(connection, all_traces)
         target = str(scratch).replace("'", "''")
         connection.execute(
             f"COPY (SELECT * FROM events ORDER BY ts_ns, dur_ns DESC) TO '{target}' "

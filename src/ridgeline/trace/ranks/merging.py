@@ -1,4 +1,4 @@
-"""Several ranks' studies added up to one: rows by name, idle time by cause."""
+"""The studies of several ranks added up to one study: rows by name, idle time by cause."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
@@ -29,9 +29,9 @@ Row = TypeVar("Row", bound=Struct)
 MAX_GAPS = 1000
 MAX_PLACES = 5
 MAX_DOUBTS = 3
-"""Doubts that are told in full; of more, the number."""
+"""The number of doubts that are written out. Further doubts are only counted."""
 MIN_SHARE_IN_DOUBT = 0.5
-"""Doubts about ranks with this share of the idle time are doubts about the sum."""
+"""A doubt about ranks with at least this share of the idle time is a doubt about the sum."""
 OF_ONE_RANK = ("launch", "critical path", "roofline")
 """Sections that show one rank."""
 OF_IDLE_TIME = ("idle", "idle causes", "overlap")
@@ -41,32 +41,33 @@ OF_IDLE_TIME = ("idle", "idle causes", "overlap")
 def merged(
     studies: Sequence[TraceStudy], across: Ranks, limit: int, job: Sequence[Check] = ()
 ) -> TraceStudy:
-    """Return one study of all ranks. What cannot be added up shows the first rank, and names it.
+    """Return one study of all ranks. Sections that cannot be added up show the first rank and name
+    it.
 
-    `job` has the checks that speak against their being ranks of one job.
+    `job` has the checks that doubt that these are ranks of one job.
     """
-    stay = with_known_times(studies)
-    first = stay[0]
-    kernels = _shared(_kernels(s.kernels for s in studies), "total_ns")
-    categories = _shared(_categories(s.categories for s in studies), "device_ns")
-    ops = _shared(_ops(s.ops for s in studies), "device_self_ns", "host_self_ns")
-    shapes = _shared(_ops(s.shapes for s in studies), "device_self_ns", "host_self_ns")
+    kept = with_known_times(studies)
+    first = kept[0]
+    kernels = _with_shares(_kernels(s.kernels for s in studies), "total_ns")
+    categories = _with_shares(_categories(s.categories for s in studies), "device_ns")
+    ops = _with_shares(_ops(s.ops for s in studies), "device_self_ns", "host_self_ns")
+    shapes = _with_shares(_ops(s.shapes for s in studies), "device_self_ns", "host_self_ns")
     modules = _modules(s.modules for s in studies)
-    found = msgspec.structs.replace(
+    result = msgspec.structs.replace(
         first,
         files=tuple(f for s in studies for f in s.files),
         events=sum(s.events for s in studies),
-        label=f"{len(stay)} of {len(studies)} ranks"
-        if len(stay) < len(studies)
+        label=f"{len(kept)} of {len(studies)} ranks"
+        if len(kept) < len(studies)
         else f"{len(studies)} ranks",
-        window=max((s.window for s in stay), key=lambda window: window.ns),
-        validation=(*job, *left_out(studies, stay), *_checks(studies, stay)),
-        devices=tuple(d for s in stay for d in s.devices),
-        idle=_idle(stay),
+        window=max((s.window for s in kept), key=lambda window: window.ns),
+        validation=(*job, *left_out(studies, kept), *_checks(studies, kept)),
+        devices=tuple(d for s in kept for d in s.devices),
+        idle=_idle(kept),
         launch=msgspec.structs.replace(first.launch, of=first.label),
         critical_path=msgspec.structs.replace(first.critical_path, of=first.label),
         regions=_regions(s.regions for s in studies),
-        overlap=_overlap(stay),
+        overlap=_overlap(kept),
         kernels=kernels[:limit],
         kernels_left_out=max(0, len(kernels) - limit),
         ops=ops[:limit],
@@ -87,18 +88,18 @@ def merged(
         ranks=across,
         missing=tuple(dict.fromkeys(m for s in studies for m in s.missing)),
     )  # fmt: skip
-    answer = verdict(
-        found.devices, found.idle, found.categories, found.ops, found.validation, found.window,
-        kernels=found.kernels, backend=found.backend,
+    sentence = verdict(
+        result.devices, result.idle, result.categories, result.ops, result.validation,
+        result.window, kernels=result.kernels, backend=result.backend,
     )  # fmt: skip
     return msgspec.structs.replace(
-        found,
-        verdict=f"{answer}; {across.late}" if across.late else answer,
-        trust=trust_in("idle" if found.devices else "ops", found.validation),
+        result,
+        verdict=f"{sentence}; {across.late}" if across.late else sentence,
+        trust=trust_in("idle" if result.devices else "ops", result.validation),
     )
 
 
-def _checks(studies: Sequence[TraceStudy], stay: Sequence[TraceStudy]) -> tuple[Check, ...]:
+def _checks(studies: Sequence[TraceStudy], kept: Sequence[TraceStudy]) -> tuple[Check, ...]:
     """Return the checks of all ranks, the gravest first, each with the ranks that it is about."""
     owners: dict[Check, list[TraceStudy]] = {}
     for study in studies:
@@ -108,11 +109,11 @@ def _checks(studies: Sequence[TraceStudy], stay: Sequence[TraceStudy]) -> tuple[
     result = []
     for check in sorted(owners, key=lambda check: order.index(check.severity)):
         labels = [study.label for study in owners[check]]
-        who = "all" if len(labels) == len(studies) else rank_label_list(labels)
+        ranks_named = "all" if len(labels) == len(studies) else rank_label_list(labels)
         same_id = [study for other in owners if other.id == check.id for study in owners[other]]
-        affects = doubtful_sections(check.affects, same_id, studies, stay)
+        affects = doubtful_sections(check.affects, same_id, studies, kept)
         result.append(
-            msgspec.structs.replace(check, claim=f"{who}: {check.claim}", affects=affects)
+            msgspec.structs.replace(check, claim=f"{ranks_named}: {check.claim}", affects=affects)
         )
     return tuple(result)
 
@@ -126,18 +127,18 @@ def _group(rows: Iterable[Iterable[Row]], key: Callable[[Row], Hashable]) -> lis
 
 
 def _kernels(rows: Iterable[Iterable[KernelRow]]) -> list[KernelRow]:
-    found = []
+    rows_merged = []
     for group in _group(rows, lambda row: row.name):
         count = sum(row.count for row in group)
         total = sum(row.total_ns for row in group)
-        found.append(
+        rows_merged.append(
             msgspec.structs.replace(
                 group[0], count=count, total_ns=total, mean_ns=total / max(count, 1),
                 least_ns=min(row.least_ns for row in group),
                 most_ns=max(row.most_ns for row in group),
             )
         )  # fmt: skip
-    return found
+    return rows_merged
 
 
 def _categories(rows: Iterable[Iterable[CategoryRow]]) -> list[CategoryRow]:
@@ -151,20 +152,20 @@ def _ops(rows: Iterable[Iterable[OpRow]]) -> list[OpRow]:
 
 def _modules(rows: Iterable[Iterable[ModuleRow]]) -> tuple[ModuleRow, ...]:
     columns = ("count", "host_ns", "device_ns", "device_self_ns")
-    found = [_summed(g, *columns) for g in _group(rows, lambda row: row.path)]
-    total = sum(row.device_self_ns for row in found) or 1
-    return tuple(msgspec.structs.replace(row, share=row.device_ns / total) for row in found)
+    rows_merged = [_summed(g, *columns) for g in _group(rows, lambda row: row.path)]
+    total = sum(row.device_self_ns for row in rows_merged) or 1
+    return tuple(msgspec.structs.replace(row, share=row.device_ns / total) for row in rows_merged)
 
 
 def _regions(rows: Iterable[Iterable[Region]]) -> tuple[Region, ...]:
     columns = ("count", "host_ns", "device_ns", "operations")
-    found = [_summed(g, *columns) for g in _group(rows, lambda row: (row.kind, row.name))]
-    return tuple(sorted(found, key=lambda row: -max(row.device_ns, row.host_ns)))
+    rows_merged = [_summed(g, *columns) for g in _group(rows, lambda row: (row.kind, row.name))]
+    return tuple(sorted(rows_merged, key=lambda row: -max(row.device_ns, row.host_ns)))
 
 
 def _phases(rows: Sequence[tuple[Phase, ...]]) -> tuple[Phase, ...]:
-    found = [_summed(g, "host_ns", "device_ns") for g in _group(rows, lambda row: row.phase)]
-    return _shared(found, "host_ns", ordered=False)
+    rows_merged = [_summed(g, "host_ns", "device_ns") for g in _group(rows, lambda row: row.phase)]
+    return _with_shares(rows_merged, "host_ns", ordered=False)
 
 
 def _summed(group: list[Row], *columns: str) -> Row:
@@ -172,12 +173,14 @@ def _summed(group: list[Row], *columns: str) -> Row:
     return msgspec.structs.replace(group[0], **sums)
 
 
-def _shared(rows: list[Row], *columns: str, ordered: bool = True) -> tuple[Row, ...]:
+def _with_shares(rows: list[Row], *columns: str, ordered: bool = True) -> tuple[Row, ...]:
     """Return the rows with their shares of the first column that is not all zero."""
     column = next((c for c in columns if sum(getattr(r, c) for r in rows)), columns[0])
     total = sum(getattr(row, column) for row in rows) or 1
-    found = [msgspec.structs.replace(row, share=getattr(row, column) / total) for row in rows]
-    return tuple(sorted(found, key=lambda row: -getattr(row, column)) if ordered else found)
+    rows_shared = [msgspec.structs.replace(row, share=getattr(row, column) / total) for row in rows]
+    return tuple(
+        sorted(rows_shared, key=lambda row: -getattr(row, column)) if ordered else rows_shared
+    )
 
 
 def _idle(studies: Sequence[TraceStudy]) -> Idle:
@@ -200,8 +203,8 @@ def _idle(studies: Sequence[TraceStudy]) -> Idle:
     buckets: dict[int, tuple[int, int]] = {}
     for part in parts:
         for bound, count, ns in part.histogram:
-            held = buckets.get(bound, (0, 0))
-            buckets[bound] = (held[0] + count, held[1] + ns)
+            so_far = buckets.get(bound, (0, 0))
+            buckets[bound] = (so_far[0] + count, so_far[1] + ns)
     return Idle(
         total_ns=total,
         causes=tuple(sorted(causes, key=lambda cause: -cause.ns)),
@@ -215,10 +218,14 @@ def _idle(studies: Sequence[TraceStudy]) -> Idle:
 
 
 def _places(group: list[IdleCause]) -> tuple[Place, ...]:
-    found = []
-    for same in _group((row.places for row in group), lambda p: (p.file, p.line, p.function)):
-        found.append(msgspec.structs.replace(same[0], ns=sum(place.ns for place in same)))
-    return tuple(sorted(found, key=lambda place: -place.ns)[:MAX_PLACES])
+    places = []
+    for occurrences in _group(
+        (row.places for row in group), lambda p: (p.file, p.line, p.function)
+    ):
+        places.append(
+            msgspec.structs.replace(occurrences[0], ns=sum(place.ns for place in occurrences))
+        )
+    return tuple(sorted(places, key=lambda place: -place.ns)[:MAX_PLACES])
 
 
 def _overlap(studies: Sequence[TraceStudy]) -> Overlap:
@@ -243,11 +250,11 @@ def with_known_times(studies: Sequence[TraceStudy]) -> list[TraceStudy]:
     return known if known and len(known) * 2 >= len(working) else working or list(studies)
 
 
-def left_out(studies: Sequence[TraceStudy], stay: Sequence[TraceStudy]) -> tuple[Check, ...]:
+def left_out(studies: Sequence[TraceStudy], kept: Sequence[TraceStudy]) -> tuple[Check, ...]:
     """Return a check for each reason why ranks are not added up."""
     reasons: dict[str, list[str]] = {}
     for study in studies:
-        if not any(study is other for other in stay):
+        if not any(study is other for other in kept):
             reasons.setdefault(_reason(study), []).append(study.label)
     return tuple(
         Check(
@@ -302,15 +309,17 @@ def doubtful_sections(
     affects: Sequence[str],
     about: Sequence[TraceStudy],
     studies: Sequence[TraceStudy],
-    stay: Sequence[TraceStudy],
+    kept: Sequence[TraceStudy],
 ) -> tuple[str, ...]:
     """Return the sections that a check about some ranks makes doubtful in the sum. A section of one
     rank is doubtful if the check is about that rank; the others, if it is about half of them."""
     ids = {id(study) for study in about}
-    idle = [study.idle.total_ns or 0 for study in stay]
-    theirs = sum(ns for study, ns in zip(stay, idle, strict=True) if id(study) in ids)
-    much_idle_time = theirs >= MIN_SHARE_IN_DOUBT * sum(idle) and any(id(s) in ids for s in stay)
+    idle = [study.idle.total_ns or 0 for study in kept]
+    their_idle_ns = sum(ns for study, ns in zip(kept, idle, strict=True) if id(study) in ids)
+    much_idle_time = their_idle_ns >= MIN_SHARE_IN_DOUBT * sum(idle) and any(
+        id(s) in ids for s in kept
+    )
     many_ranks = len(ids) >= MIN_SHARE_IN_DOUBT * len(studies)
-    is_doubtful = dict.fromkeys(OF_ONE_RANK, id(stay[0]) in ids)
+    is_doubtful = dict.fromkeys(OF_ONE_RANK, id(kept[0]) in ids)
     is_doubtful |= dict.fromkeys(OF_IDLE_TIME, much_idle_time)
     return tuple(section for section in affects if is_doubtful.get(section, many_ranks))
