@@ -217,9 +217,7 @@ def _refuse_options_without_effect(functions: bool, options: "Options") -> None:
         without_effect = {"--isolate": options.isolate, "--cold": options.cold}
     given = [name for name, used in without_effect.items() if used]
     if given:
-        raise UsageError(
-            f"{given[0]} has an effect on {'scripts' if functions else 'functions'} only"
-        )
+        raise UsageError(f"{given[0]} is for {'scripts' if functions else 'functions'} only")
 
 
 def _kind(target: str) -> str:
