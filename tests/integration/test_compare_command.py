@@ -98,7 +98,7 @@ CASES = {
     "format": (["w.py:fast", "w.py:slow", "-o", "x.pdf"], USAGE, ".html"),
     "empty folder": (["empty"], USAGE, "baseline_X.py"),
     "folder and more": (["empty", "w.py:fast"], USAGE, "alone"),
-    "arguments for functions": (["w.py:fast", "w.py:slow", "--", "--x"], USAGE, "for scripts"),
+    "arguments for functions": (["w.py:fast", "w.py:slow", "--", "--x"], USAGE, "scripts"),
 }
 
 

@@ -36,7 +36,7 @@ def test_help_teaches_what_it_does_and_imports_no_torch(tmp_path: Path) -> None:
     assert "SCRIPT|-m MODULE|-c CODE" in words
     assert "ridgeline optimize train.py --epochs 1" in words
     assert "Your files are not touched" in words
-    assert "Ctrl-C ends it with what was proven so far" in words
+    assert "Ctrl-C ends the search" in words
     assert "Exit codes: 0 measured" in words
     for option in (
         *("--budget", "--goal", "--keep-exact", "--batch", "--allow", "--seed", "--fresh"),

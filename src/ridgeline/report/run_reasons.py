@@ -193,8 +193,7 @@ _MISSING: dict[str, str] = {
     MissingCode.NO_ENERGY_COUNTER: "energy: this machine has no energy counter that can be read",
     MissingCode.OTHER_RANKS: (
         "times and work are those of one rank; throughput is multiplied by the {ranks} ranks, as "
-        "in "
-        "data parallelism"
+        "in data parallelism"
     ),
     MissingCode.LAST_WORDS: ("the last records of the program: no space was left on the disk"),
 }

@@ -226,7 +226,7 @@ def test_several_ranks_add_up_their_samples_and_say_so(tmp_path: Path) -> None:
     summary = conclude(found)
     assert summary.ranks == 2
     assert summary.throughput.samples_s == pytest.approx(640, rel=0.02)
-    assert "times 2" in said(summary)
+    assert because(MissingCode.OTHER_RANKS, ranks=2) in missing(summary)
 
 
 def test_out_of_memory_leaves_a_verdict_and_the_peak(tmp_path: Path) -> None:
