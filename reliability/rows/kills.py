@@ -125,7 +125,9 @@ def whole_kill(base: Path, name: str, signal: str, last: int) -> list[str]:
 
 def lost(folder: Path, name: str) -> list[str]:
     """Steps that the program saw and the run does not have, in seconds before the end."""
-    rows = (folder / ".ridgeline/runs" / name / "steps.jsonl").read_text().splitlines()
+    steps = folder / ".ridgeline/runs" / name / "steps.jsonl"
+    # A program killed at its first step may end before the file exists: no step is recorded then.
+    rows = steps.read_text().splitlines() if steps.exists() else []
     seen = [line.split() for line in (folder / "seen").read_text().splitlines()]
     recorded = max((json.loads(row)["index"] for row in rows), default=-1)
     missing = [int(at) for step, at in seen if int(step) > recorded]

@@ -51,7 +51,8 @@ import cProfile, pstats
 p = cProfile.Profile(); p.enable()
 for i in range(40): step()
 p.disable()
-print({k[2]: v[0] for k, v in pstats.Stats(p).stats.items()}["step"] >= 40, sys.getprofile())
+print({(k[0], k[2]): v[0] for k, v in pstats.Stats(p).stats.items()}[__file__, "step"] >= 40,
+      sys.getprofile())
 """,
     "patched DataLoader": TRAIN + """
 from torch.utils import data

@@ -67,7 +67,7 @@ def test_a_rewritten_function_computes_the_same_in_the_program(tmp_path: Path) -
     plain = trial(tmp_path, Plan(steps=12))
     changed = trial(tmp_path, Plan(steps=12, fixes=(Asked(fix="sdpa"),), functions=edits))
     assert [one.fix for one in changed.applied] == ["sdpa"]
-    assert changed.applied[0].places == (f"{tmp_path / 'attend.py'}:10",)
+    assert changed.applied[0].lines == ((str(tmp_path / "attend.py"), 10),)
     losses = [step.loss for step in changed.watched]
     assert losses == pytest.approx([step.loss for step in plain.watched], rel=1e-5)
     assert losses != [step.loss for step in plain.watched]  # rounding: it truly is another operator

@@ -36,9 +36,9 @@ CHEATS = {
 LATE = {
     "late steps skipped": "backwards a step: 4 where the baseline has 2",
     "late samples dropped": "to the model a step: 3,456 where the baseline has 6,912, at steps 13",
-    "late frozen layer": "hidden.weight does not move any more at step 28 (1 more)",
+    "late frozen layer": "hidden.weight no longer moves at step 28 (1 more)",
     # All of them but those that follow rounding alone, which is another number on each processor.
-    "late rate of nothing": "does not move any more at step 28 (",
+    "late rate of nothing": "no longer moves at step 28 (",
     "late first loss only": "backwards a step: 1 where the baseline has 2",
     "late not a number": "the loss is not finite at step 16",
 }

@@ -18,7 +18,7 @@ def test_it_is_compared_without_dropout_and_equal(tmp_path: Path) -> None:
     (dropout,) = (check for check in found.redrawn.checks if check.what == "dropout")
     # 8 steps of a fifth of 16 × 16 × 8 × 8 elements, and a tenth of 16 × 64 × 64 attention weights
     asked = f"{8 * (3277 + 6554):,}"
-    assert dropout.text == f"dropout is asked for {asked} elements, as in the baseline"
+    assert dropout.text == f"dropout is called for {asked} elements, as in the baseline"
 
 
 def test_what_computes_something_else_there_is_still_told(tmp_path: Path) -> None:
