@@ -47,6 +47,7 @@ def main() -> int:
     parser.add_argument("--columns", type=int, default=104)
     parser.add_argument("--after", default="", help="begin at the first line with this text")
     parser.add_argument("--drop", action="append", default=[], help="omit lines with this text")
+    parser.add_argument("--shown", default="", help="the command as the picture shows it")
     parser.add_argument("command", nargs="+")
     given = parser.parse_args()
     printed = terminal_output(given.command, given.folder, given.columns)
@@ -56,7 +57,9 @@ def main() -> int:
         lines = lines[start:]
     kept = [line for line in lines if not any(text in line for text in given.drop)]
     given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text(drawn(["$ " + " ".join(given.command), "", *kept], given.columns))
+    given.output.write_text(
+        drawn(["$ " + (given.shown or " ".join(given.command)), "", *kept], given.columns)
+    )
     return 0
 
 

@@ -15,7 +15,7 @@ PROGRAM = str(Path(__file__).with_name("odd_programs.py"))
 ODD = {
     # kind: (an honest change, what it is called, a word of why where weak, what less is called)
     "fresh_order": ("fused-optimizer", "weak", "does not see the same data", "samples a step: 8"),
-    "fresh_weights": ("fused-optimizer", "weak", "does not begin alike in every run", "samples a step: 8"),
+    "fresh_weights": ("fused-optimizer", "weak", "does not begin alike", "samples a step: 8"),
     "no_loss": ("", "equal", "", "samples a step: 8"),
     "by_hand": ("", "equal", "", "the loss at step 2"),
     "gan": ("fused-optimizer", "equal", "", "the loss at step 1 is off by 50 %"),
