@@ -9,10 +9,17 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.hand_fed import HandFed, hand_fed, makes_input
 from ridgeline.diagnosis.rank_delays import AcrossRanks, of_files, of_traces
 from ridgeline.diagnosis.recorded_run import Attempts, RunRead, read_run
-from ridgeline.diagnosis.shares import Observed, Shares, cpu_shares, gpu_shares
+from ridgeline.diagnosis.shares import (
+    HandFed,
+    Observed,
+    Shares,
+    cpu_shares,
+    gpu_shares,
+    hand_fed,
+    makes_input,
+)
 from ridgeline.errors import UsageError
 from ridgeline.records.machine import Device
 from ridgeline.records.run import Capture, PythonView, RunFile, Step, training_loader

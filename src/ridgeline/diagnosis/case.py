@@ -9,8 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ridgeline import units
-from ridgeline.diagnosis.hand_fed import HandFed
-from ridgeline.diagnosis.shares import Shares
+from ridgeline.diagnosis.shares import HandFed, Shares
 from ridgeline.records.machine import Device
 from ridgeline.records.run import Capture, PythonView, RunFile, Step, Telemetry
 from ridgeline.records.run_summary import (

@@ -17,7 +17,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ridgeline.diagnosis.hand_fed import feeds
+from ridgeline.diagnosis.shares import feeds
 from ridgeline.harness.capture import places
 from ridgeline.records.run import InputLines, PythonLine, PythonView, Sampled
 from ridgeline.source.file import Function, SourceFile, parsed, text_of

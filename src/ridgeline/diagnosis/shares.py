@@ -11,13 +11,13 @@ waiting for data. The kernel's account of the training thread tells how long it 
 shares are drawn from the rest of the step.
 """
 
+import re
 from functools import cached_property
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.hand_fed import HandFed
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.run import Capture, Phase, ThreadTime, training_loader
 from ridgeline.records.run_summary import (
@@ -27,7 +27,11 @@ from ridgeline.records.run_summary import (
     Telemetered,
 )
 from ridgeline.records.step_work import StepWork
-from ridgeline.records.trace import Cause, IdleCause, TraceStudy
+from ridgeline.records.trace import Cause, IdleCause, TraceStudy, Window
+from ridgeline.trace.intervals import clip, union
+from ridgeline.trace.links import Links
+from ridgeline.trace.places import is_own, place_of
+from ridgeline.trace.trace import Trace
 
 Wait = Literal["input", "transfer", "overhead", "communication"]
 Kind = Literal["input", "transfer", "overhead", "communication", "compute", "memory"]
@@ -69,6 +73,13 @@ MAX_OPERATOR_TO_PROCESSOR_TIME = 1.1
 """
 _PRODUCTS = ("matmul", "convolution", "attention")
 _TRAINING: tuple[Phase, ...] = ("forward", "backward", "optimizer", "evaluation")
+
+
+class HandFed(Struct, frozen=True, kw_only=True):
+    share: float = 0.0
+    """The share of the traced window, on the main thread."""
+    function: str = ""
+    place: str = ""
 
 
 class Shares(Struct, frozen=True, kw_only=True):
@@ -447,3 +458,48 @@ def _ready_ms(times: StepTimes, taken: Preemption, capture: Capture | None) -> d
 
 def _faster(attained: float | None, running: float) -> float | None:
     return None if attained is None else min(attained / running, 1.0)
+
+
+_VERB = (
+    r"(?:get|next|load|read|fetch|make|build|prepare|create|sample|draw|generate|decode"
+    r"|iter(?:ate)?)"
+)
+_NOUN = (
+    r"(?:mini)?(?:batch(?:es)?|data|dataset|examples?|samples?|images?|inputs?|records?|shards?)"
+)
+_FEEDS = re.compile(
+    rf"_*(?:{_VERB}_?(?:\w+_)?{_NOUN}(?:_\w+)?|(?:mini)?batch(?:es|_?iter\w*|_?gen\w*)"
+    rf"|data_?(?:iter|gen|stream|feed)\w*|collate\w*|augment\w*|preprocess\w*|tokenize\w*|decode)",
+    re.IGNORECASE,
+)
+
+
+def feeds(function: str) -> bool:
+    """Return whether a function of that name makes batches."""
+    return _FEEDS.fullmatch(function) is not None
+
+
+def hand_fed(trace: Trace, links: Links, window: Window) -> HandFed:
+    frames = trace.frames
+    if not len(frames) or window.ns <= 0:
+        return HandFed()
+    rows = trace.names_where(frames.name, makes_input) & (frames.lane == links.main_lane)
+    mine = frames.take(rows)
+    inside = clip(union(mine.ts, mine.end), window.start_ns, window.end_ns)
+    if not inside.total:
+        return HandFed()
+    longest = max(range(len(mine)), key=lambda row: int(mine.dur[row]))
+    place = place_of(trace.text(int(mine.name[longest])))
+    assert place is not None
+    return HandFed(
+        share=inside.total / window.ns,
+        function=place.function,
+        place=f"{place.file}:{place.line}",
+    )
+
+
+def makes_input(frame: str) -> bool:
+    if not is_own(frame):
+        return False
+    place = place_of(frame)
+    return place is not None and feeds(place.function)

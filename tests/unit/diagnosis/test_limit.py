@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.hand_fed import HandFed, feeds
 from ridgeline.diagnosis.limit import winner
-from ridgeline.diagnosis.shares import Shares, cpu_shares
+from ridgeline.diagnosis.shares import HandFed, Shares, cpu_shares, feeds
 from ridgeline.records.run import Capture, DeviceSeen, OutOfMemory, Phase
 from ridgeline.records.run_summary import (
     Efficiency,

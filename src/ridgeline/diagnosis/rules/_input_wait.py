@@ -22,16 +22,18 @@ from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import SHARE_TOLERANCE
-from ridgeline.diagnosis.rules._batch_lines import (
+from ridgeline.diagnosis.machine_use import cores
+from ridgeline.diagnosis.rule import SHARE_TOLERANCE, measured
+from ridgeline.diagnosis.rules._loaders import (
     MIN_SAMPLES,
     batch_lines,
+    loaders_seen,
+    made_at,
+    program_files,
     reading_share,
     repeated_share,
+    restarts,
 )
-from ridgeline.diagnosis.rules._evidence import measured
-from ridgeline.diagnosis.rules._loaders import loaders_seen, made_at, program_files, restarts
-from ridgeline.diagnosis.rules._machine import cores
 from ridgeline.diagnosis.rules._user_code import place_at
 from ridgeline.records.finding import Evidence
 from ridgeline.records.run import LoaderSeen, PythonLine, training_loader

@@ -5,7 +5,7 @@ import ast
 from collections.abc import Iterable, Sequence
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules._machine import ranks_here
+from ridgeline.diagnosis.machine_use import ranks_here
 from ridgeline.diagnosis.rules._user_code import user_calls
 from ridgeline.diagnosis.shares import exchange_room
 from ridgeline.records.sites import CollectiveSite

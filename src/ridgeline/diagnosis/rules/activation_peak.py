@@ -7,8 +7,7 @@ from msgspec.structs import replace
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.memory_room import device_bytes, fills_half, peak_bytes
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import derived, measured
+from ridgeline.diagnosis.rule import Rule, derived, make_finding, measured
 from ridgeline.diagnosis.rules._user_code import place_at, source_of, user_sources
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import OutOfMemory

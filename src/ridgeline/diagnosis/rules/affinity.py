@@ -5,9 +5,8 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import measured, read
-from ridgeline.diagnosis.rules._machine import below_ceilings, cores, host_use, used_cores
+from ridgeline.diagnosis.machine_use import below_ceilings, cores, host_use, used_cores
+from ridgeline.diagnosis.rule import Rule, make_finding, measured, read
 from ridgeline.diagnosis.rules._user_code import located_call, user_calls
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.source.calls import SourceCall

@@ -4,10 +4,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import derived, measured, read
-from ridgeline.diagnosis.rules._fix_code import autocast, fix_code
-from ridgeline.diagnosis.rules._precision import (
+from ridgeline.diagnosis.rule import Rule, derived, make_finding, measured, read
+from ridgeline.diagnosis.rules._operators import (
     Product,
     costliest,
     dtype_of,
@@ -23,7 +21,7 @@ from ridgeline.diagnosis.rules._precision import (
     slowed,
     with_stacks,
 )
-from ridgeline.diagnosis.rules._user_code import model_call, statement_at
+from ridgeline.diagnosis.rules._user_code import autocast, fix_code, model_call, statement_at
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.machine import Ceiling
 from ridgeline.records.sites import OpSite

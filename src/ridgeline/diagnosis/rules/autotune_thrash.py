@@ -7,9 +7,8 @@ from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, gain_without, make_finding
-from ridgeline.diagnosis.rules._convolutions import KERNELS, the_model
-from ridgeline.diagnosis.rules._evidence import measured, read
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding, measured, read
+from ridgeline.diagnosis.rules._operators import KERNELS, the_model
 from ridgeline.diagnosis.rules._user_code import as_traced, located
 from ridgeline.records.finding import Finding
 from ridgeline.records.sites import OpSite

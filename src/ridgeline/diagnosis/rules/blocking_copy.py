@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._copies import (
+from ridgeline.diagnosis.rule import Rule, make_finding, measured
+from ridgeline.diagnosis.rules._user_code import source_of
+from ridgeline.diagnosis.rules._waits import (
+    MIN_SHARE,
     beside,
     evidence,
     holds_up,
@@ -13,9 +15,6 @@ from ridgeline.diagnosis.rules._copies import (
     sent,
     unblocked,
 )
-from ridgeline.diagnosis.rules._evidence import measured
-from ridgeline.diagnosis.rules._sync import MIN_SHARE
-from ridgeline.diagnosis.rules._user_code import source_of
 from ridgeline.records.finding import Confidence, Finding
 from ridgeline.source.transfers import sent_ahead
 from ridgeline.units import bytes_, percent, seconds

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import derived, measured, read, work_time
-from ridgeline.diagnosis.rules._precision import (
+from ridgeline.diagnosis.rule import Rule, derived, make_finding, measured, read, work_time
+from ridgeline.diagnosis.rules._operators import (
     Cast,
     Dims,
     casts,

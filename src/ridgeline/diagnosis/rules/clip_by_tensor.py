@@ -4,10 +4,8 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import measured, of_step
-from ridgeline.diagnosis.rules._launch import MIN_SHARE, cost, parameters
-from ridgeline.diagnosis.rules._operator_loops import Loop, loops
+from ridgeline.diagnosis.rule import Rule, make_finding, measured, of_step
+from ridgeline.diagnosis.rules._launch import MIN_SHARE, Loop, cost, loops, parameters
 from ridgeline.records.finding import Finding
 from ridgeline.source.calls import calls_at
 from ridgeline.source.loops import loops_at

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
+from ridgeline.diagnosis.rule import Rule, make_finding, measured
 from ridgeline.diagnosis.rules._compiling import CompileLine, compile_lines, start_ends
-from ridgeline.diagnosis.rules._evidence import measured
 from ridgeline.diagnosis.rules._user_code import place_at
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import Step

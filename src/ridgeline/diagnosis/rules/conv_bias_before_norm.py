@@ -4,8 +4,14 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
-from ridgeline.diagnosis.rule import SHARE_TOLERANCE, Rule, gain_without, make_finding
-from ridgeline.diagnosis.rules._evidence import measured, work_time
+from ridgeline.diagnosis.rule import (
+    SHARE_TOLERANCE,
+    Rule,
+    gain_without,
+    make_finding,
+    measured,
+    work_time,
+)
 from ridgeline.records.finding import Finding
 from ridgeline.records.sites import NormedConv
 from ridgeline.records.trace import Place

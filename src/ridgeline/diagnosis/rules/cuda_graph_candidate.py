@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import derived, measured, of_step
+from ridgeline.diagnosis.rule import Rule, derived, make_finding, measured, of_step
 from ridgeline.diagnosis.rules._launch import (
     MIN_LAUNCH_SHARE,
     bound_of,

@@ -7,11 +7,9 @@ from typing import Any, Literal
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, gain_without, make_finding
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding, measured
 from ridgeline.diagnosis.rules import python_loop
-from ridgeline.diagnosis.rules._attention import TYPE_BYTES
-from ridgeline.diagnosis.rules._evidence import measured
-from ridgeline.diagnosis.rules._precision import spent_ns
+from ridgeline.diagnosis.rules._operators import TYPE_BYTES, spent_ns
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite

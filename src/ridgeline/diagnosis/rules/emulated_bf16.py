@@ -4,9 +4,8 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import measured, work_time
-from ridgeline.diagnosis.rules._precision import (
+from ridgeline.diagnosis.rule import Rule, make_finding, measured, work_time
+from ridgeline.diagnosis.rules._operators import (
     Cast,
     Product,
     casts,

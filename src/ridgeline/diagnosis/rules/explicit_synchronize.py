@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule
-from ridgeline.diagnosis.rules._sync import Waiting, often, wait_findings
+from ridgeline.diagnosis.rules._waits import Waiting, often, wait_findings
 from ridgeline.records.finding import Finding
 from ridgeline.source.file import SourceFile
 from ridgeline.source.waiting import Line, calls, makes_calls

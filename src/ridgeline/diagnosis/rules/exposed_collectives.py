@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import derived, measured
+from ridgeline.diagnosis.rule import Rule, derived, make_finding, measured
 from ridgeline.diagnosis.rules._ranks import (
     asked_at,
     at_most,

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import derived, measured
+from ridgeline.diagnosis.machine_use import cores
+from ridgeline.diagnosis.rule import Rule, derived, make_finding, measured
 from ridgeline.diagnosis.rules._input_wait import (
     CROWDED_DOUBT,
     Feeding,
@@ -21,7 +21,6 @@ from ridgeline.diagnosis.rules._input_wait import (
     worker_load,
 )
 from ridgeline.diagnosis.rules._loaders import loader_with, made_at, shared_out, taken_at
-from ridgeline.diagnosis.rules._machine import cores
 from ridgeline.records.finding import Evidence, Finding
 
 RULE = Rule(id="few-workers", family="input", budget="input", needs=("capture", "timed"))

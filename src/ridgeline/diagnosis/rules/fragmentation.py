@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.memory_room import MIN_LARGE_SHARE, device_bytes, peak_bytes
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import measured
-from ridgeline.diagnosis.rules._fix_code import fix_code, variable
-from ridgeline.diagnosis.rules._user_code import model_call, source_of
+from ridgeline.diagnosis.rule import Rule, make_finding, measured
+from ridgeline.diagnosis.rules._user_code import fix_code, model_call, source_of, variable
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.step_work import SegmentCalls
 from ridgeline.records.trace import Place

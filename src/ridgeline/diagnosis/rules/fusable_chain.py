@@ -8,10 +8,9 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, gain_without, make_finding
-from ridgeline.diagnosis.rules._evidence import derived, measured, of_step
+from ridgeline.diagnosis.rule import Rule, derived, gain_without, make_finding, measured, of_step
 from ridgeline.diagnosis.rules._launch import by_function, kernels
-from ridgeline.diagnosis.rules._precision import PRODUCT_CATEGORIES, spent_ns
+from ridgeline.diagnosis.rules._operators import PRODUCT_CATEGORIES, spent_ns
 from ridgeline.diagnosis.rules._user_code import model_call
 from ridgeline.records.finding import Finding
 from ridgeline.records.sites import OpSite

@@ -10,10 +10,8 @@ from msgspec import Struct
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.memory_room import peak_bytes
-from ridgeline.diagnosis.rule import MAX_SHARE, SHARE_TOLERANCE, Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import measured
-from ridgeline.diagnosis.rules._fix_code import fix_code, inference_mode
-from ridgeline.diagnosis.rules._user_code import user_sources
+from ridgeline.diagnosis.rule import MAX_SHARE, SHARE_TOLERANCE, Rule, make_finding, measured
+from ridgeline.diagnosis.rules._user_code import fix_code, inference_mode, user_sources
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite

@@ -4,8 +4,7 @@ far."""
 from collections.abc import Iterator
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import measured
+from ridgeline.diagnosis.rule import Rule, make_finding, measured
 from ridgeline.diagnosis.rules._user_code import located, place_at, source_of
 from ridgeline.records.finding import Finding
 from ridgeline.records.run import OptimizerSeen

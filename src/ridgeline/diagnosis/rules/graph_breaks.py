@@ -7,9 +7,8 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
-from ridgeline.diagnosis.rule import Rule, make_finding
+from ridgeline.diagnosis.rule import Rule, make_finding, measured, read
 from ridgeline.diagnosis.rules._compiling import users_own
-from ridgeline.diagnosis.rules._evidence import measured, read
 from ridgeline.diagnosis.rules._user_code import source_of
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite

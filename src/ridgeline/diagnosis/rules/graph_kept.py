@@ -11,11 +11,11 @@ from ridgeline.diagnosis.memory_room import (
     each_step,
     growth,
     host_bytes,
+    kept_lines,
+    place_of_line,
     until_when,
 )
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import measured, read
-from ridgeline.diagnosis.rules._kept_lines import kept_lines, place_of_line
+from ridgeline.diagnosis.rule import Rule, make_finding, measured, read
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.trace import Place
 from ridgeline.source.kept_tensors import Kept

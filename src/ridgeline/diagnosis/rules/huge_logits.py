@@ -6,10 +6,8 @@ from math import prod
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._attention import TYPE_BYTES, peak_bytes, traced_peak
-from ridgeline.diagnosis.rules._evidence import derived, measured
-from ridgeline.diagnosis.rules._precision import spent_ns
+from ridgeline.diagnosis.rule import Rule, derived, make_finding, measured
+from ridgeline.diagnosis.rules._operators import TYPE_BYTES, peak_bytes, spent_ns, traced_peak
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.source.calls import SourceCall, calls_at

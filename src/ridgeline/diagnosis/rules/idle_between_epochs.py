@@ -1,7 +1,7 @@
 """Training stands still now and then: a checkpoint is written, an evaluation run."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Literal
@@ -10,13 +10,11 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.pause_places import PausePlace, pause_place, place_of_frame
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import measured
+from ridgeline.diagnosis.rule import Rule, make_finding, measured
 from ridgeline.diagnosis.rules._loaders import loaders_seen, made_anew
 from ridgeline.diagnosis.step_times import duration
 from ridgeline.records.finding import Confidence, Finding
-from ridgeline.records.run import Phase, Step
+from ridgeline.records.run import PauseSeen, Phase, Step
 from ridgeline.records.trace import Place
 from ridgeline.source.calls import SourceCall, start_of_statement
 from ridgeline.source.pauses import PauseKind, call_on_line, evaluates, kind_of
@@ -42,6 +40,12 @@ MIN_REGULAR_PAUSES = 3
 MIN_PAUSES_SEEN = 2
 """Number of pauses in which a line must be seen: a single one may be a stall of the machine. For a
 call that is known to take long (a checkpoint), one pause is enough."""
+MIN_DOMINANT_SHARE = 0.6
+"""Share of the sampled time that a line must take to be the reason of a pause. If it takes less,
+its caller may be the reason."""
+_PAUSING_PHASES = ("", "other", "transfer", "evaluation")
+"""Phases whose samples count. A late step is also sampled in its forward or backward, after the
+pause."""
 MIN_EVEN_SHARE = 0.6
 """Share of the distances between pauses that are the usual one. A stall in between makes two
 others."""
@@ -66,6 +70,19 @@ class _Pauses(Struct, frozen=True):
         return (
             self.between > 1 and len(self.steps) >= MIN_REGULAR_PAUSES
         )  # one after the other: a stall
+
+
+class PausePlace(Struct, frozen=True, kw_only=True):
+    path: tuple[Place, ...]
+    """The call stack, from the outermost of the user's functions to the line that took the time."""
+    share: float
+    """Share of the sampled time that the line took."""
+    pauses: int
+    """Number of pauses in which the line was seen."""
+
+    @property
+    def place(self) -> Place:
+        return self.path[-1]
 
 
 class _Cause(Struct, frozen=True):
@@ -348,3 +365,36 @@ def _in_a_thread(call: SourceCall) -> str:
         f"import {imported}\nstate = {copied}\n"
         f"threading.Thread(target=torch.save, args=(state, {path})).start()   # or less often"
     )
+
+
+def pause_place(seen: Sequence[PauseSeen], steps: Collection[int]) -> PausePlace | None:
+    """Return the deepest line that took most of the sampled time in these steps. Return None if the
+    steps were not sampled, or if no line stands out."""
+    looks = [
+        one for one in seen if one.step in steps and one.phase in _PAUSING_PHASES and one.frames
+    ]
+    total = sum(look.seconds for look in looks)
+    path: tuple[str, ...] = ()
+    share = 0.0
+    while looks:
+        spent: dict[str, float] = {}
+        for look in looks:
+            if len(look.frames) > len(path):
+                frame = look.frames[-1 - len(path)]
+                spent[frame] = spent.get(frame, 0.0) + look.seconds
+        most = max(spent, key=lambda frame: spent[frame], default="")
+        if not total or spent.get(most, 0.0) < MIN_DOMINANT_SHARE * total:
+            break
+        looks = [o for o in looks if len(o.frames) > len(path) and o.frames[-1 - len(path)] == most]
+        path, share = (*path, most), spent[most] / total
+        held = {look.step for look in looks}
+    places = tuple(place for frame in path if (place := place_of_frame(frame)) is not None)
+    return PausePlace(path=places, share=share, pauses=len(held)) if places else None
+
+
+def place_of_frame(frame: str) -> Place | None:
+    """Return the place for a text file:line:function, or None if the text has no line number."""
+    file, line, function = [*frame.rsplit(":", 2), "", ""][:3]
+    if not line.isdecimal():
+        return None
+    return Place(file=file, line=int(line), function=function)

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import measured
-from ridgeline.diagnosis.rules._sync import Waiting, often, per_step, quoted, wait_findings
+from ridgeline.diagnosis.rule import Rule, make_finding, measured
 from ridgeline.diagnosis.rules._user_code import located
+from ridgeline.diagnosis.rules._waits import Waiting, often, per_step, quoted, wait_findings
 from ridgeline.records.finding import Finding
 from ridgeline.source.file import SourceFile
 from ridgeline.source.on_device import tensor_read, without_read_branch, without_reading

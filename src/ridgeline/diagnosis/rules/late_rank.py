@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rank_delays import lateness, seen_line, under_rank_condition
-from ridgeline.diagnosis.rule import Rule, gain_without, make_finding
-from ridgeline.diagnosis.rules._evidence import derived, measured
+from ridgeline.diagnosis.rule import Rule, derived, gain_without, make_finding, measured
 from ridgeline.diagnosis.rules._ranks import exposed, mostly_waits, sending
 from ridgeline.diagnosis.rules._user_code import place_at
 from ridgeline.records.finding import Confidence, Evidence, Finding

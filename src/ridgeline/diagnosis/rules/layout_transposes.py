@@ -5,15 +5,14 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._convolutions import (
+from ridgeline.diagnosis.rule import Rule, make_finding, measured
+from ridgeline.diagnosis.rules._operators import (
     convolutions,
     exposed_part,
     needed_ns,
     the_model,
 )
-from ridgeline.diagnosis.rules._evidence import measured
-from ridgeline.diagnosis.rules._fix_code import channels_last, fix_code
+from ridgeline.diagnosis.rules._user_code import channels_last, fix_code
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import KernelRow, Place

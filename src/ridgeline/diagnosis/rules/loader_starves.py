@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import derived
+from ridgeline.diagnosis.machine_use import cores
+from ridgeline.diagnosis.rule import Rule, derived, make_finding
 from ridgeline.diagnosis.rules._input_wait import (
     CROWDED_DOUBT,
     Feeding,
@@ -29,7 +29,6 @@ from ridgeline.diagnosis.rules._loaders import (
     shared_out,
     taken_at,
 )
-from ridgeline.diagnosis.rules._machine import cores
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.trace import Place
 from ridgeline.report.names import function_label

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import measured, read
-from ridgeline.diagnosis.rules._precision import emulated
+from ridgeline.diagnosis.rule import Rule, make_finding, measured, read
+from ridgeline.diagnosis.rules._operators import emulated
 from ridgeline.diagnosis.rules._user_code import (
     files_of,
     located,

@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import SHARE_TOLERANCE, Rule, gain_without, make_finding
-from ridgeline.diagnosis.rules._evidence import measured
+from ridgeline.diagnosis.machine_use import below_ceilings, cores
+from ridgeline.diagnosis.rule import SHARE_TOLERANCE, Rule, gain_without, make_finding, measured
 from ridgeline.diagnosis.rules._input_wait import (
     CROWDED_DOUBT,
     Feeding,
@@ -20,7 +20,6 @@ from ridgeline.diagnosis.rules._input_wait import (
     worker_threads,
 )
 from ridgeline.diagnosis.rules._loaders import loader_with, made_at, taken_at
-from ridgeline.diagnosis.rules._machine import below_ceilings, cores
 from ridgeline.records.finding import Finding
 from ridgeline.records.trace import Place
 

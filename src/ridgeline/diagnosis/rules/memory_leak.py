@@ -4,10 +4,16 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.memory_room import Growth, each_step, growth, until_when
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import measured, read
-from ridgeline.diagnosis.rules._kept_lines import kept_lines, kept_where_made, place_of_line
+from ridgeline.diagnosis.memory_room import (
+    Growth,
+    each_step,
+    growth,
+    kept_lines,
+    kept_where_made,
+    place_of_line,
+    until_when,
+)
+from ridgeline.diagnosis.rule import Rule, make_finding, measured, read
 from ridgeline.diagnosis.rules.graph_kept import look as graphs_kept
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.step_work import StaysBehind

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import measured
-from ridgeline.diagnosis.rules._precision import (
+from ridgeline.diagnosis.rule import Rule, make_finding, measured
+from ridgeline.diagnosis.rules._operators import (
     Product,
     costliest,
     flop_rate,

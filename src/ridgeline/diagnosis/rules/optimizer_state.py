@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.memory_room import device_bytes, fills_half, peak_bytes
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import derived, measured
+from ridgeline.diagnosis.rule import Rule, derived, make_finding, measured
 from ridgeline.diagnosis.rules._user_code import located_call, place_at, user_calls
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.source.calls import SourceCall

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import SHARE_TOLERANCE, Rule, gain_without, make_finding
-from ridgeline.diagnosis.rules._evidence import measured
-from ridgeline.diagnosis.rules._machine import (
+from ridgeline.diagnosis.machine_use import (
     MIN_FULL_SHARE,
     below_ceilings,
     cores,
@@ -14,6 +12,7 @@ from ridgeline.diagnosis.rules._machine import (
     ranks_here,
     used_cores,
 )
+from ridgeline.diagnosis.rule import SHARE_TOLERANCE, Rule, gain_without, make_finding, measured
 from ridgeline.diagnosis.rules._user_code import located_call, user_calls
 from ridgeline.records.finding import Finding
 from ridgeline.source.calls import SourceCall

@@ -4,8 +4,13 @@ import ast
 from collections.abc import Iterator
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._copies import (
+from ridgeline.diagnosis.rule import Rule, make_finding, measured, read
+from ridgeline.diagnosis.rules._input_wait import feeder
+from ridgeline.diagnosis.rules._loaders import loader_with, made_at
+from ridgeline.diagnosis.rules._user_code import source_of
+from ridgeline.diagnosis.rules._waits import (
+    MIN_SHARE,
+    MIN_WAITS_FOR_HIDDEN_LAUNCHES,
     Sent,
     beside,
     evidence,
@@ -18,11 +23,6 @@ from ridgeline.diagnosis.rules._copies import (
     sent,
     unblocked,
 )
-from ridgeline.diagnosis.rules._evidence import measured, read
-from ridgeline.diagnosis.rules._input_wait import feeder
-from ridgeline.diagnosis.rules._loaders import loader_with, made_at
-from ridgeline.diagnosis.rules._sync import MIN_SHARE, MIN_WAITS_FOR_HIDDEN_LAUNCHES
-from ridgeline.diagnosis.rules._user_code import source_of
 from ridgeline.records.finding import Confidence, Finding
 from ridgeline.records.run import LoaderSeen
 from ridgeline.source.file import SourceFile, last_name

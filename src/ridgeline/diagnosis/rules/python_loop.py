@@ -10,10 +10,8 @@ from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, gain_without, make_finding
-from ridgeline.diagnosis.rules._evidence import measured, read
-from ridgeline.diagnosis.rules._launch import cost, dims_of, kernels, outer
-from ridgeline.diagnosis.rules._operator_loops import VIEWS, Loop, loops
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding, measured, read
+from ridgeline.diagnosis.rules._launch import VIEWS, Loop, cost, dims_of, kernels, loops, outer
 from ridgeline.records.finding import Confidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place

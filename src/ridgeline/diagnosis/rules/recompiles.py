@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
+from ridgeline.diagnosis.rule import Rule, make_finding, measured
 from ridgeline.diagnosis.rules._compiling import (
     MIN_STEPS_RECOMPILING,
     CompileLine,
@@ -18,7 +18,6 @@ from ridgeline.diagnosis.rules._compiling import (
     start_ends,
     users_own,
 )
-from ridgeline.diagnosis.rules._evidence import measured
 from ridgeline.diagnosis.rules._user_code import user_sources
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import Compilation

@@ -4,12 +4,10 @@ import ast
 from collections.abc import Iterator
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._copies import evidence, holds_up, named, repeated, sent
-from ridgeline.diagnosis.rules._evidence import read
+from ridgeline.diagnosis.rule import Rule, make_finding, read
 from ridgeline.diagnosis.rules._launch import bound_ahead
-from ridgeline.diagnosis.rules._sync import MIN_SHARE
 from ridgeline.diagnosis.rules._user_code import source_of
+from ridgeline.diagnosis.rules._waits import MIN_SHARE, evidence, holds_up, named, repeated, sent
 from ridgeline.records.finding import Finding
 from ridgeline.source.file import SourceFile
 from ridgeline.source.waiting import Line

@@ -4,11 +4,9 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, gain_without, make_finding
-from ridgeline.diagnosis.rules._batch_lines import epochs, repeated_lines, repeated_share
-from ridgeline.diagnosis.rules._evidence import measured, read
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding, measured, read
 from ridgeline.diagnosis.rules._input_wait import costliest_line, feeding, wait_evidence, who
-from ridgeline.diagnosis.rules._loaders import handing_out
+from ridgeline.diagnosis.rules._loaders import epochs, handing_out, repeated_lines, repeated_share
 from ridgeline.records.finding import Finding
 from ridgeline.records.trace import Place
 from ridgeline.source.datasets import decoded_once

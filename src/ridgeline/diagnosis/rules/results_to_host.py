@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import measured
-from ridgeline.diagnosis.rules._sync import (
+from ridgeline.diagnosis.rule import Rule, make_finding, measured
+from ridgeline.diagnosis.rules._waits import (
     LARGE_BYTES,
     MIN_SHARE,
     Waiting,

@@ -7,16 +7,15 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._attention import (
+from ridgeline.diagnosis.rule import Rule, derived, make_finding, measured
+from ridgeline.diagnosis.rules._operators import (
     Scores,
     most_gained,
     peak_bytes,
     saved_bytes,
+    spent_ns,
     without_scores,
 )
-from ridgeline.diagnosis.rules._evidence import derived, measured
-from ridgeline.diagnosis.rules._precision import spent_ns
 from ridgeline.diagnosis.rules._user_code import source_of
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.finding import Source as FactSource

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import measured
-from ridgeline.diagnosis.rules._machine import timed
+from ridgeline.diagnosis.machine_use import timed
+from ridgeline.diagnosis.rule import Rule, make_finding, measured
 from ridgeline.records.finding import Finding
 
 MIN_OTHER_USE = 0.15

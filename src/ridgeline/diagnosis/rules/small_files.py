@@ -4,11 +4,14 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, gain_without, make_finding
-from ridgeline.diagnosis.rules._batch_lines import decodes_too, reading_lines, reading_share
-from ridgeline.diagnosis.rules._evidence import measured, read
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding, measured, read
 from ridgeline.diagnosis.rules._input_wait import feeding, wait_evidence, who, worker_load
-from ridgeline.diagnosis.rules._loaders import handing_out
+from ridgeline.diagnosis.rules._loaders import (
+    decodes_too,
+    handing_out,
+    reading_lines,
+    reading_share,
+)
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.trace import Place
 

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
+from ridgeline.diagnosis.rule import Rule, make_finding, measured, of_step
 from ridgeline.diagnosis.rules import cuda_graph_candidate
-from ridgeline.diagnosis.rules._evidence import measured, of_step
 from ridgeline.diagnosis.rules._launch import (
     MIN_LAUNCH_SHARE,
     bound_of,

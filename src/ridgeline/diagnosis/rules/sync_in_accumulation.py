@@ -5,8 +5,7 @@ from statistics import median
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import derived, measured
+from ridgeline.diagnosis.rule import Rule, derived, make_finding, measured
 from ridgeline.diagnosis.rules._ranks import exposed
 from ridgeline.diagnosis.rules._user_code import place_at
 from ridgeline.records.finding import Finding

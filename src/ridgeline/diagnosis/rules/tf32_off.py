@@ -4,10 +4,8 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import measured, read
-from ridgeline.diagnosis.rules._fix_code import fix_code, setting
-from ridgeline.diagnosis.rules._precision import (
+from ridgeline.diagnosis.rule import Rule, make_finding, measured, read
+from ridgeline.diagnosis.rules._operators import (
     Product,
     costliest,
     flop_rate,
@@ -20,9 +18,11 @@ from ridgeline.diagnosis.rules._precision import (
 )
 from ridgeline.diagnosis.rules._user_code import (
     files_of,
+    fix_code,
     located,
     located_call,
     model_call,
+    setting,
     user_calls,
     user_sources,
 )

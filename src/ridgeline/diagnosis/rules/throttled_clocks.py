@@ -5,10 +5,8 @@ from statistics import fmean
 
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
-from ridgeline.diagnosis.machine_use import at_work
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import measured
-from ridgeline.diagnosis.rules._machine import timed
+from ridgeline.diagnosis.machine_use import at_work, timed
+from ridgeline.diagnosis.rule import Rule, make_finding, measured
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import DeviceSample
 

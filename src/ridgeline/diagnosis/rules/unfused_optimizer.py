@@ -7,19 +7,17 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, gain_without, make_finding
-from ridgeline.diagnosis.rules._evidence import measured, of_step, read
-from ridgeline.diagnosis.rules._fix_code import fix_code, option
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding, measured, of_step, read
 from ridgeline.diagnosis.rules._launch import (
     MIN_SHARE,
     calls,
     cost,
     kernels,
+    loops,
     outer,
     parameters,
 )
-from ridgeline.diagnosis.rules._operator_loops import loops
-from ridgeline.diagnosis.rules._user_code import files_of, place_at, user_sources
+from ridgeline.diagnosis.rules._user_code import files_of, fix_code, option, place_at, user_sources
 from ridgeline.fixes.fix import SAVED_BESIDE_UPDATE_ON_CPU
 from ridgeline.records.finding import Finding
 from ridgeline.records.run import OptimizerSeen

@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._copies import (
+from ridgeline.diagnosis.rule import Rule, make_finding, read
+from ridgeline.diagnosis.rules._input_wait import feeder
+from ridgeline.diagnosis.rules._loaders import loader_with, made_at, taken_at
+from ridgeline.diagnosis.rules._waits import (
+    MIN_SHARE,
     beside,
     evidence,
     holds_up,
@@ -14,10 +17,6 @@ from ridgeline.diagnosis.rules._copies import (
     repeated,
     sent,
 )
-from ridgeline.diagnosis.rules._evidence import read
-from ridgeline.diagnosis.rules._input_wait import feeder
-from ridgeline.diagnosis.rules._loaders import loader_with, made_at, taken_at
-from ridgeline.diagnosis.rules._sync import MIN_SHARE
 from ridgeline.records.finding import Finding
 from ridgeline.units import bytes_, percent
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import measured, read
+from ridgeline.diagnosis.rule import Rule, make_finding, measured, read
 from ridgeline.diagnosis.rules._loaders import loader_with, made_at, once, restarts, taken_at
 from ridgeline.records.finding import Finding
 

@@ -4,20 +4,19 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._attention import (
+from ridgeline.diagnosis.rule import Rule, derived, make_finding, measured
+from ridgeline.diagnosis.rules._operators import (
     PRODUCTS,
     SOFTMAX,
     Scores,
     most_gained,
     peak_bytes,
-    products,
     saved_bytes,
+    score_products,
     scores_of,
+    spent_ns,
     without_scores,
 )
-from ridgeline.diagnosis.rules._evidence import derived, measured
-from ridgeline.diagnosis.rules._precision import spent_ns
 from ridgeline.records.finding import Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
@@ -64,7 +63,7 @@ def _group(
     saved = 0.0
     kept = []
     for scores in dict.fromkeys(scores for _, scores in group):
-        made, read = products(near, scores)
+        made, read = score_products(near, scores)
         if made and read:
             here = [s for s in near if scores.touched(s)]
             touching += [s for s in here if not any(s is other for other in touching)]

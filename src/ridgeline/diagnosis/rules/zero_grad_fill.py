@@ -5,9 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, make_finding
-from ridgeline.diagnosis.rules._evidence import derived, measured, of_step
-from ridgeline.diagnosis.rules._fix_code import fix_code, option
+from ridgeline.diagnosis.rule import Rule, derived, make_finding, measured, of_step
 from ridgeline.diagnosis.rules._launch import (
     ACCUMULATE,
     MIN_SHARE,
@@ -17,7 +15,7 @@ from ridgeline.diagnosis.rules._launch import (
     parameter_dims,
     parameters,
 )
-from ridgeline.diagnosis.rules._user_code import located
+from ridgeline.diagnosis.rules._user_code import fix_code, located, option
 from ridgeline.records.finding import Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.source.calls import SourceCall, calls_at

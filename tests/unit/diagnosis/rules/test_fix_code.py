@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules._fix_code import fix_code, inference_mode, option
+from ridgeline.diagnosis.rules._user_code import fix_code, inference_mode, option
 from ridgeline.fixes.fix import find_fix
 from ridgeline.records.run import Capture, ModuleSeen
 from ridgeline.records.trace import Place

@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.hand_fed import HandFed
 from ridgeline.diagnosis.rules.loader_starves import look
+from ridgeline.diagnosis.shares import HandFed
 from ridgeline.records.run import Capture
 from ridgeline.records.run_summary import StepTimes, Throughput
 from ridgeline.records.sites import Callee, InputSite, InputSites

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.diagnosis.what_if import (
+from ridgeline.diagnosis.rules._waits import (
     LAUNCH_LATENCY_NS,
     RETURN_LATENCY_NS,
     length_ns,
