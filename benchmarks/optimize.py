@@ -37,7 +37,7 @@ from ridgeline.machine import processor
 from ridgeline.optimization.patching import patches
 from ridgeline.records.parity import Parity
 from ridgeline.records.trial import Applied
-from ridgeline.report.views.optimized_next import tolerance_of
+from ridgeline.report.views.optimized_phrases import tolerance_of
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 STEPS = 40

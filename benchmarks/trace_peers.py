@@ -47,7 +47,7 @@ assert cache.store(reader.parse(path), path) is not None
 SAME = """
 import sys
 from pathlib import Path
-from ridgeline.records.trust import Trust
+from ridgeline.records.facts import Trust
 from ridgeline.trace.analyses.busy import devices
 from ridgeline.trace.analyses.idle import idle_gaps
 from ridgeline.trace.analyses.idle import idle

@@ -17,7 +17,7 @@ _HOME = {
     "benchmark": "ridgeline.comparison.api",
     "compare": "ridgeline.comparison.api",
     "formula": "ridgeline.cost.formulas",
-    "load_ipython_extension": "ridgeline.integrations.notebook",
+    "load_ipython_extension": "ridgeline.integrations.block",
     "optimize": "ridgeline.optimization.function",
     "profile": "ridgeline.integrations.block",
     "profile_memory": "ridgeline.integrations.profiler",

@@ -336,7 +336,7 @@ def _answer(
     left_out: "list[LeftOut]",
 ) -> None:
     from ridgeline.cli.output import deliver
-    from ridgeline.report.views.trace_query import trace_query_report
+    from ridgeline.report.views.trace import trace_query_report
     from ridgeline.trace.exports.sql import MAX_ROWS, query
 
     with _progress(quiet) as say:

@@ -28,11 +28,10 @@ from ridgeline.diagnosis.shares import (
     shares_of_work,
 )
 from ridgeline.diagnosis.step_times import share_of
-from ridgeline.records.facts import Fact, Reason, because
+from ridgeline.records.facts import Fact, Reason, Trust, because
 from ridgeline.records.run import OutOfMemory, Phase, training_loader
 from ridgeline.records.sites import LateRank
 from ridgeline.records.trace import IdleCause
-from ridgeline.records.trust import Trust
 from ridgeline.records.verdict import Bound, Deciding, DecidingCode, DoubtCode, LimitCode, Verdict
 
 BOUNDS: dict[Kind, Bound] = {

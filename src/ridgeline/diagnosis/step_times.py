@@ -20,12 +20,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from ridgeline.records.facts import Reason, because
+from ridgeline.records.facts import Confidence, Reason, Trust, because
 from ridgeline.records.machine import MAX_SHARE_OF_CEILING, Device
 from ridgeline.records.run import Phase, Step
 from ridgeline.records.run_summary import Efficiency, PhaseTime, RegionTime, StepTimes, Throughput
 from ridgeline.records.step_work import StepWork
-from ridgeline.records.trust import Confidence, Trust
 from ridgeline.records.verdict import DoubtCode
 from ridgeline.statistics.samples import fold, lag1_correlation, median_ranks, steady_start, trend
 from ridgeline.statistics.significance import critical_t

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from ridgeline.records.facts import Fact, Reason, because
 from ridgeline.records.reason_codes import Skip
-from ridgeline.source.attention import is_causal
-from ridgeline.source.bindings import bindings
-from ridgeline.source.file import last_name
+from ridgeline.source.file import bindings, last_name
+from ridgeline.source.layers import is_causal
 
 _FUNCTIONAL = "torch.nn.functional"
 _PRODUCTS = ("matmul", "bmm")

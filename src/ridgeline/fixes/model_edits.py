@@ -9,9 +9,8 @@ from ridgeline.records.edit import Edit, Import, Insert, Keyword
 from ridgeline.records.facts import Fact, because
 from ridgeline.records.reason_codes import ByHand, Done
 from ridgeline.records.trial import Applied
-from ridgeline.source.losses import loss_edits
 from ridgeline.source.mixed_precision import cast_edits
-from ridgeline.source.models import called, made
+from ridgeline.source.models import called, loss_edits, made
 from ridgeline.source.program import program_files
 
 Facts = Mapping[str, Fact]

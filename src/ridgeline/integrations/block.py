@@ -1,22 +1,25 @@
 """`with ridgeline.profile() as run: …`: records a block of code as `ridgeline run` records a
-program."""
+program; and the notebook extension: after `%load_ext ridgeline`, `%%ridgeline` profiles a cell."""
 
+import shlex
 import subprocess
 import sys
 import time
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from ridgeline.harness.capture import live, watching
 from ridgeline.harness.capture.watch_lock import EXIT_WAIT_S
 from ridgeline.integrations.run_lifecycle import begin_run, finish_run
-from ridgeline.records.facts import because
+from ridgeline.records.facts import Trust, because
 from ridgeline.records.run import Settings, Status, Target
 from ridgeline.records.run_directory import RunDirectory, runs_root
 from ridgeline.records.run_summary import RunSummary
-from ridgeline.records.trust import Trust
 from ridgeline.records.verdict import DoubtCode, LimitCode, Verdict
+
+_USAGE = "%%ridgeline [--steps N] [--trace-steps N] [--python] [--full] [--quiet] [NAME]"
 
 
 class profile:
@@ -138,3 +141,33 @@ def _ending(kind: type[BaseException] | None, error: BaseException | None) -> tu
     if issubclass(kind, KeyboardInterrupt):
         return "interrupted", ""
     return "raised", f"{kind.__name__}: {error}"[:200]
+
+
+def load_ipython_extension(shell: Any) -> None:
+    def ridgeline(line: str, cell: str) -> None:
+        """Profile this cell: what limits it, and where the time of each step goes."""
+        with profile_of_line(line):
+            shell.run_cell(cell).raise_error()
+
+    ridgeline.__doc__ = f"{ridgeline.__doc__}\n\n{_USAGE}"
+    shell.register_magic_function(ridgeline, magic_kind="cell", magic_name="ridgeline")
+
+
+def profile_of_line(line: str) -> profile:
+    """Return the profiler with the options that the line of the magic names."""
+    words = shlex.split(line)
+    given: dict[str, Any] = {}
+    name = "cell"
+    while words:
+        word = words.pop(0)
+        if word in ("--steps", "--trace-steps"):
+            if not words or not words[0].isdigit():
+                raise ValueError(f"{word} needs a number: {_USAGE}")
+            given[word[2:].replace("-", "_")] = int(words.pop(0))
+        elif word in ("--python", "--full", "--quiet"):
+            given[word[2:]] = True
+        elif word.startswith("-"):
+            raise ValueError(f"unknown option {word}: {_USAGE}")
+        else:
+            name = word
+    return profile(name, **given)

@@ -1,4 +1,4 @@
-"""Facts in which results are told: verdicts, ratios, places in source, and reasons.
+"""Facts in which results are told: verdicts, ratios, places in source, reasons, and trust.
 
 `ridgeline.report` makes English from them. No code reads a sentence back: whatever a caller needs
 to know is a field.
@@ -68,3 +68,30 @@ class Reason(Struct, frozen=True):
 def because(code: StrEnum, *, cause: Reason | None = None, **facts: Fact) -> Reason:
     """Return the reason `code` with its facts: `because(SearchCode.OUT_OF_TIME, left_s=12)`."""
     return Reason(code.value, facts, cause)
+
+
+Confidence = Literal["good", "doubtful", "unreliable"]
+Severity = Literal["note", "warning", "error"]
+
+
+class Trust(Struct, frozen=True, kw_only=True):
+    """How far a figure can be believed, and why not further."""
+
+    confidence: Confidence = "good"
+    why: str = ""
+    codes: tuple[str, ...] = ()
+    """What the doubt rests on: the ids of checks, or codes of the analysis itself."""
+    doubts: tuple[Reason, ...] = ()
+    """Why not further, as codes with facts: a run has these in place of `why`."""
+
+
+class Check(Struct, frozen=True, kw_only=True):
+    """A test made before any number was computed, which found something wrong."""
+
+    id: str
+    severity: Severity
+    claim: str
+    """One sentence, with the count."""
+    count: int = 0
+    affects: tuple[str, ...] = ()
+    """Sections this makes doubtful: idle, launch, roofline, modules, steps, ranks …"""

@@ -8,12 +8,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.records.facts import Reason
+from ridgeline.records.facts import Reason, Trust
 from ridgeline.records.finding import Findings
 from ridgeline.records.machine import CeilingState, Source
 from ridgeline.records.run import OutOfMemory, Phase, PythonView, Status
 from ridgeline.records.step_work import Uncounted
-from ridgeline.records.trust import Trust
 from ridgeline.records.verdict import Verdict
 
 SUMMARY_SCHEMA = 2

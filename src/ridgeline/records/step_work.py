@@ -9,8 +9,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline.records.facts import Trust
 from ridgeline.records.trace import Place
-from ridgeline.records.trust import Trust
 
 
 class Uncounted(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.records.trust import Check, Trust
+from ridgeline.records.facts import Check, Trust
 
 Cause = Literal[
     "input",

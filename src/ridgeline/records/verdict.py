@@ -8,8 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.records.facts import Fact, Reason
-from ridgeline.records.trust import Trust
+from ridgeline.records.facts import Fact, Reason, Trust
 
 Bound = Literal[
     "input-bound",

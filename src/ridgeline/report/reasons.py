@@ -11,10 +11,9 @@ from typing import Any
 
 from ridgeline import units
 from ridgeline.records.comparison import VerdictCode
-from ridgeline.records.facts import Reason
+from ridgeline.records.facts import Reason, Trust
 from ridgeline.records.optimized import Earlier, SearchCode
 from ridgeline.records.trial import Applied, TrialFailure
-from ridgeline.records.trust import Trust
 from ridgeline.records.verdict import Deciding, Verdict
 from ridgeline.report.fix_reasons import TEMPLATES as FIXES
 from ridgeline.report.fix_reasons import UNITS as FIX_UNITS

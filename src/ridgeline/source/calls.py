@@ -1,13 +1,48 @@
 """Calls in the user's source: where they stand, what they are given, what their result is called,
-and the same call with one more argument."""
+and the same call with one more argument.
+
+Two kinds of call have a section of their own: those that pause training (a checkpoint, a figure, a
+sleep), and those that break a compiled graph. The source says what a line does, but not that it
+ran. Which lines ran is known from samples of the running program.
+"""
 
 import ast
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Literal
 
 from msgspec import Struct
 
 from ridgeline.records.trace import Place
 from ridgeline.source.file import SourceFile, SourceFiles, call_line, last_name, parsed_expression
+
+PauseKind = Literal["checkpoint", "figure", "collection", "sleep", "conversion", "other"]
+_KINDS: dict[str, PauseKind] = {
+    "save": "checkpoint",
+    "save_pretrained": "checkpoint",
+    "save_checkpoint": "checkpoint",
+    "save_state": "checkpoint",
+    "save_file": "checkpoint",
+    "savez": "checkpoint",
+    "dump": "checkpoint",
+    "savefig": "figure",
+    "add_histogram": "figure",
+    "add_figure": "figure",
+    "collect": "collection",
+    "empty_cache": "collection",
+    "sleep": "sleep",
+    "tolist": "conversion",
+}
+_CALLED_ON: dict[str, tuple[str, ...]] = {
+    "save": ("torch", "np", "numpy", "dcp", "xm", "safetensors", "checkpoint"),
+    "dump": ("pickle", "json", "joblib", "torch"),
+    "collect": ("gc",),
+    "sleep": ("time",),
+}
+"""What these names must be called on: `image.save` in a dataset is no checkpoint."""
+_EVALUATION_NAMES = ("evaluat", "validat", "eval_", "val_", "test_epoch")
+NUMBERS = ("item", "tolist", "float", "int", "bool")
+"""Calls that ask a tensor for a number, which Dynamo all names `Tensor.item()`."""
+_BUILTIN_NUMBERS = ("float", "int", "bool")
 
 
 class SourceCall(Struct, frozen=True, kw_only=True):
@@ -138,3 +173,98 @@ def assigned_to(source: SourceFile, node: ast.AST) -> ast.expr | None:
         if isinstance(targets, ast.Tuple) and len(targets.elts) == len(parent.elts):
             return targets.elts[[id(item) for item in parent.elts].index(id(node))]
     return None
+
+
+def kind_of(call: SourceCall | None) -> PauseKind:
+    if call is None or call.name not in _KINDS:
+        return "other"
+    roots = _CALLED_ON.get(call.name)
+    return _KINDS[call.name] if roots is None or call.on.split(".")[0] in roots else "other"
+
+
+def call_on_line(sources: SourceFiles, place: Place, callee: str = "") -> SourceCall | None:
+    """Return the call that a line makes: the call of `callee` if it is known, else one that usually
+    takes long, else the only or the outermost one. Return None if the source does not tell."""
+    source = sources.get(place.file)
+    if source is None:
+        return None
+    nodes = source.calls_on_line(place.line)
+    calls = [source_call(source, node) for node in nodes]
+    called = [call for call in calls if callee and call.name == callee]
+    slow = [call for call in calls if kind_of(call) != "other"]
+    if called or slow:
+        return (called or slow)[0]
+    inside = {id(part) for node in nodes for part in ast.walk(node) if part is not node}
+    outermost = [call for call in calls if id(call.node) not in inside]
+    return outermost[0] if len(outermost) == 1 else None
+
+
+def evaluates(sources: SourceFiles, place: Place) -> bool:
+    """Return whether a function is an evaluation: by its name, or because it calls `eval()` on a
+    model and trains nothing. A frozen teacher model that every step calls is no evaluation."""
+    if place.function.rpartition(".")[2].lower().startswith(_EVALUATION_NAMES):
+        return True
+    trains = calls_at(sources, place, ("backward", "zero_grad"))
+    return not trains and any(call.on for call in calls_at(sources, place, ("eval",)))
+
+
+class BreakingCall(Struct, frozen=True, kw_only=True):
+    place: Place
+    called: str
+    """.item(), float()"""
+    text: str
+    """The statement as written."""
+    without: str = ""
+    """The statement with a tensor in the place of the number; "" if Python needs a number."""
+
+
+def breaking_call(
+    sources: SourceFiles, place: Place, names: Collection[str], frames: Sequence[Place]
+) -> BreakingCall | None:
+    """Return the call of one of these names that breaks the graph at a place. `frames` are
+    functions that were compiled by themselves and broke for the same reason."""
+    source = sources.get(place.file)
+    if source is None:
+        return None
+    calls = source.calls_on_line(place.line)
+    for call in calls:
+        if _breaks(call, names):
+            return _described(source, call)
+    called = {last_name(call) for call in calls} - {""}
+    files = dict.fromkeys((place.file, *(frame.file for frame in frames)))
+    for other in filter(None, map(sources.get, files)):
+        for function in other.functions:
+            if function.name in called:
+                for node in other.walk(function):
+                    if isinstance(node, ast.Call) and _breaks(node, names):
+                        return _described(other, node)
+    return None
+
+
+def _breaks(call: ast.Call, names: Collection[str]) -> bool:
+    """Return whether a call is a method of these names, or Python's own function of something that
+    is no literal."""
+    name = last_name(call)
+    if isinstance(call.func, ast.Attribute):
+        return name in names and name not in _BUILTIN_NUMBERS
+    computed = len(call.args) == 1 and not isinstance(call.args[0], ast.Constant)
+    return name in names and (computed or name not in NUMBERS)
+
+
+def _described(source: SourceFile, call: ast.Call) -> BreakingCall:
+    name, line, statement = last_name(call), call_line(call), source.statement_of(call)
+    compound = hasattr(statement, "body")
+    text = source.line(line) if compound else source.written(statement)
+    tensor, without = call.args[0] if call.args else None, ""
+    if isinstance(call.func, ast.Attribute):
+        tensor = call.func.value
+    simple = isinstance(statement, ast.Assign | ast.AugAssign)
+    if name in ("item", "float", "int") and simple and tensor is not None:
+        whole = source.segment(call)
+        without = text.replace(whole, source.segment(tensor), 1) if whole in text else ""
+    return BreakingCall(
+        place=Place(file=source.file, line=line, function=source.function_name(call.lineno)),
+        called=f".{name}()" if isinstance(call.func, ast.Attribute) else f"{name}()",
+        text=text.partition("  #")[0],
+        without=without.partition("  #")[0],
+    )

@@ -17,8 +17,7 @@ from typing import Literal
 
 from ridgeline.records.edit import Edit, Import, Insert, Replace, Top, Within
 from ridgeline.source.file import Function, SourceFile, calls_in, dotted_name, last_name
-from ridgeline.source.losses import given_to_loss
-from ridgeline.source.models import backward, call_of, to_backward
+from ridgeline.source.models import backward, call_of, given_to_loss, to_backward
 from ridgeline.source.program import ReadText, classes
 
 _LAZY = (

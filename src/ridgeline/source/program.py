@@ -11,8 +11,15 @@ from typing import Literal
 from msgspec import Struct
 
 from ridgeline.harness.capture.places import is_user_file
-from ridgeline.source.bindings import bindings
-from ridgeline.source.file import calls_in, dotted_name, names_in, parsed, targets_of, text_of
+from ridgeline.source.file import (
+    bindings,
+    calls_in,
+    dotted_name,
+    names_in,
+    parsed,
+    targets_of,
+    text_of,
+)
 
 ReadText = Callable[[str], str | None]
 """The text of a file of the user's, by its path; None if it cannot be read."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from ridgeline import units
+from ridgeline.records.facts import Check
 from ridgeline.records.trace import Difference, TraceComparison, TraceStudy
-from ridgeline.records.trust import Check
 
 NOTE = "one trace each is no proof: `ridgeline compare` measures"
 

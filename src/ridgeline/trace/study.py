@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from ridgeline.errors import RidgelineError
+from ridgeline.records.facts import Check, Trust
 from ridgeline.records.trace import Idle, TraceStudy, Window
-from ridgeline.records.trust import Check, Trust
 from ridgeline.trace.analyses.allocations import memory_curves
 from ridgeline.trace.analyses.busy import devices, overlap, properties_of
 from ridgeline.trace.analyses.critical_path import critical_path

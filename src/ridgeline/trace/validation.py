@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from ridgeline.records.trust import Check, Severity, Trust
+from ridgeline.records.facts import Check, Severity, Trust
 from ridgeline.trace.columns import DeviceOps, Events, Kind
 from ridgeline.trace.host_states import is_graph_launch
 from ridgeline.trace.links import Links, Rows, links_of

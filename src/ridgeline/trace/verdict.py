@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 
 from ridgeline import units
+from ridgeline.records.facts import Check
 from ridgeline.records.trace import CategoryRow, DeviceTime, Idle, KernelRow, OpRow, Window
-from ridgeline.records.trust import Check
 
 MIN_BUSY_SHARE = 0.95
 """From this share of busy time on, the verdict says what the device was busy with, and not why it

@@ -5,6 +5,7 @@ from typing import Any
 
 from ridgeline.diagnosis import limit as limits
 from ridgeline.diagnosis.shares import Observed
+from ridgeline.records.facts import Trust
 from ridgeline.records.run import Capture, DeviceSeen, LoaderSeen, Phase
 from ridgeline.records.run_summary import PhaseTime, StepTimes
 from ridgeline.records.sites import LateRank
@@ -20,7 +21,6 @@ from ridgeline.records.trace import (
     TraceStudy,
     Window,
 )
-from ridgeline.records.trust import Trust
 from ridgeline.records.verdict import Bound, Verdict
 
 MS = 1_000_000

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.answers import answers, short_name
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.shares import Shares
+from ridgeline.records.facts import Trust
 from ridgeline.records.machine import Ceiling, Device
 from ridgeline.records.run import Capture
 from ridgeline.records.run_summary import MemoryUse, Telemetered
@@ -17,7 +18,6 @@ from ridgeline.records.trace import (
     OpRow,
     TraceStudy,
 )
-from ridgeline.records.trust import Trust
 from tests.unit.diagnosis import made_up_verdict as made
 
 GIB = 2**30

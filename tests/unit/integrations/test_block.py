@@ -8,7 +8,7 @@ from torch import nn
 
 import ridgeline
 from ridgeline.harness.capture import live
-from ridgeline.integrations.notebook import profile_of_line
+from ridgeline.integrations.block import profile_of_line
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.verdict import LimitCode
 

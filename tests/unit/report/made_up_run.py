@@ -1,6 +1,6 @@
 """A run's summary as the conclusion would make it: a program that waits for its loader."""
 
-from ridgeline.records.facts import because
+from ridgeline.records.facts import Trust, because
 from ridgeline.records.run import Phase, PythonLine, PythonView
 from ridgeline.records.run_summary import (
     Efficiency,
@@ -16,7 +16,6 @@ from ridgeline.records.run_summary import (
     Throughput,
 )
 from ridgeline.records.step_work import Uncounted
-from ridgeline.records.trust import Trust
 from ridgeline.records.verdict import Deciding, DecidingCode, DoubtCode, LimitCode, Verdict
 
 MEAN = 152.4

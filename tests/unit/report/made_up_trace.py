@@ -1,5 +1,6 @@
 """A study as the analyses would make it, of a run that waits for its loader; and nasty names."""
 
+from ridgeline.records.facts import Check, Trust
 from ridgeline.records.trace import (
     Activity,
     CategoryRow,
@@ -30,7 +31,6 @@ from ridgeline.records.trace import (
     TraceStudy,
     Window,
 )
-from ridgeline.records.trust import Check, Trust
 
 MS = 1_000_000
 START = 1_700_000_000_000_000_000

@@ -6,7 +6,7 @@ import pytest
 
 from ridgeline.records.comparison import Comparison, Control
 from ridgeline.report.document import ForestChart
-from ridgeline.report.renderers.axis import axis
+from ridgeline.report.numbers import axis
 from ridgeline.report.renderers.terminal_charts import forest_lines
 from ridgeline.report.views.comparison import document
 from tests.unit.report.made_up_comparison import candidate, comparison, estimate

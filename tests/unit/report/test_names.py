@@ -3,7 +3,7 @@
 import pytest
 
 from ridgeline.records.trace import Place
-from ridgeline.report.names import function_label, place_name
+from ridgeline.report.plain import function_label, place_name
 
 
 @pytest.mark.parametrize(

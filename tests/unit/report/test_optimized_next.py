@@ -13,7 +13,7 @@ from ridgeline.records.facts import Ratio, because
 from ridgeline.records.ladder import Ladder
 from ridgeline.records.optimized import Optimized, SearchCode, Written
 from ridgeline.records.parity import Check, Parity
-from ridgeline.report.views.optimized_next import next_command as command_after
+from ridgeline.report.views.optimized_phrases import next_command as command_after
 from tests.unit.report.made_up_optimized import (
     climbed,
     doubtful,

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from ridgeline.records.facts import because
+from ridgeline.records.facts import Trust, because
 from ridgeline.records.finding import Findings
 from ridgeline.records.run import PythonLine, PythonView
 from ridgeline.records.run_summary import (
@@ -21,7 +21,6 @@ from ridgeline.records.run_summary import (
     SyncPoint,
     Telemetered,
 )
-from ridgeline.records.trust import Trust
 from ridgeline.records.verdict import DoubtCode, LimitCode, Verdict
 from ridgeline.report.document import Item, plain
 from ridgeline.report.renderers import html, markdown, terminal

@@ -8,8 +8,7 @@ import re
 import pytest
 
 from ridgeline.cli.output import formatted
-from ridgeline.report.names import kernel_name, place_name
-from ridgeline.report.plain import json_text, printable, shorten
+from ridgeline.report.plain import json_text, kernel_name, place_name, printable, shorten
 from ridgeline.report.views.trace_comparison import trace_comparison_report
 from tests.unit.report import made_up_trace as made
 from tests.unit.report.rendered import at_terminal, trace_as, trace_at_terminal

@@ -3,12 +3,11 @@
 import msgspec
 import pytest
 
+from ridgeline.records.facts import Check, Trust
 from ridgeline.records.trace import Idle
-from ridgeline.records.trust import Check, Trust
 from ridgeline.report.document import Document, Paragraph, Section, Table
-from ridgeline.report.views.trace import document, next_commands
+from ridgeline.report.views.trace import document, next_commands, query_document
 from ridgeline.report.views.trace_comparison import document as comparison_document
-from ridgeline.report.views.trace_query import document as query_document
 from ridgeline.report.views.trace_work import device_names
 from tests.unit.report import made_up_trace as made
 from tests.unit.report.rendered import at_terminal, grid

@@ -1,8 +1,8 @@
 import pytest
 
 from ridgeline.records.trace import Place
-from ridgeline.source.attention import written_attention
 from ridgeline.source.file import SourceFiles
+from ridgeline.source.layers import written_attention
 
 
 def rewritten(*lines: str) -> tuple[int, str] | None:

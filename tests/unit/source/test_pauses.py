@@ -1,8 +1,8 @@
 import pytest
 
 from ridgeline.records.trace import Place
+from ridgeline.source.calls import call_on_line, evaluates, kind_of
 from ridgeline.source.file import SourceFiles
-from ridgeline.source.pauses import call_on_line, evaluates, kind_of
 
 TEXT = """\
 for epoch in epochs:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from ridgeline import units
+from ridgeline.records.facts import Check, Trust
 from ridgeline.records.trace import (
     CategoryRow,
     DeviceTime,
@@ -19,7 +20,6 @@ from ridgeline.records.trace import (
     TraceStudy,
     Window,
 )
-from ridgeline.records.trust import Check, Trust
 from ridgeline.trace.differences import _percent, _time, differences
 
 MS = 1_000_000

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ridgeline.errors import RidgelineError
+from ridgeline.records.facts import Check
 from ridgeline.records.finding import Finding
 from ridgeline.records.trace import Gap, Idle, Place, TraceStudy, Window
-from ridgeline.records.trust import Check
 from ridgeline.trace.exports.perfetto import annotate, mark
 from ridgeline.trace.study import study
 from tests.unit.trace.traces_made import Made

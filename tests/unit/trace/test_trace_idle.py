@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from slow_idle import SlowIdle, in_ns
 from traces_made import AUTOGRAD, HOST, Made
 
+from ridgeline.records.facts import Trust
 from ridgeline.records.trace import Idle
-from ridgeline.records.trust import Trust
 from ridgeline.trace.analyses.idle import CAUSES, all_gaps, idle, idle_gaps
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace

@@ -8,8 +8,8 @@ import pytest
 from jobs_made import Rank
 from traces_made import HOST, Made
 
+from ridgeline.records.facts import Check
 from ridgeline.records.trace import Ranks, Region, TraceStudy
-from ridgeline.records.trust import Check
 from ridgeline.trace.ranks.merging import merged
 from ridgeline.trace.study import study
 

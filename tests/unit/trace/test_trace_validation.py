@@ -4,7 +4,7 @@ from pathlib import Path
 
 from traces_made import Made
 
-from ridgeline.records.trust import Check
+from ridgeline.records.facts import Check
 from ridgeline.trace.links import Links
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.validation import trust_in, validate

@@ -6,7 +6,7 @@ import pytest
 from traces_made import WORKER, Made
 
 from ridgeline.errors import UsageError
-from ridgeline.records.trust import Trust
+from ridgeline.records.facts import Trust
 from ridgeline.trace.analyses.busy import devices
 from ridgeline.trace.window import steps_of, window_of
 

@@ -38,7 +38,7 @@ from ridgeline.diagnosis.rules._user_code import place_at
 from ridgeline.records.finding import Evidence
 from ridgeline.records.run import LoaderSeen, PythonLine, training_loader
 from ridgeline.records.trace import Place
-from ridgeline.report.names import function_label
+from ridgeline.report.plain import function_label
 from ridgeline.source.calls import SourceCall, all_calls
 from ridgeline.source.file import SourceFile
 from ridgeline.source.loaders import LoaderCall

@@ -21,7 +21,7 @@ from ridgeline.diagnosis.rules._operators import sizes_of
 from ridgeline.records.run import Phase
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Cause, Place
-from ridgeline.report.names import function_label
+from ridgeline.report.plain import function_label
 from ridgeline.source.loops import loops_at
 
 MIN_SHARE = 0.01

@@ -13,7 +13,7 @@ from ridgeline.diagnosis.rules._user_code import source_of
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
-from ridgeline.source.graph_breaks import NUMBERS, BreakingCall, breaking_call
+from ridgeline.source.calls import NUMBERS, BreakingCall, breaking_call
 
 MIN_SHARE = 0.01
 MIN_TRACED_SHARE = 0.05

@@ -16,8 +16,14 @@ from ridgeline.diagnosis.step_times import duration
 from ridgeline.records.finding import Confidence, Finding
 from ridgeline.records.run import PauseSeen, Phase, Step
 from ridgeline.records.trace import Place
-from ridgeline.source.calls import SourceCall, start_of_statement
-from ridgeline.source.pauses import PauseKind, call_on_line, evaluates, kind_of
+from ridgeline.source.calls import (
+    PauseKind,
+    SourceCall,
+    call_on_line,
+    evaluates,
+    kind_of,
+    start_of_statement,
+)
 
 MIN_SHARE = 0.02
 MIN_EVALUATION_SHARE = 0.25

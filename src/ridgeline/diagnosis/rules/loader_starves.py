@@ -31,7 +31,7 @@ from ridgeline.diagnosis.rules._loaders import (
 )
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.trace import Place
-from ridgeline.report.names import function_label
+from ridgeline.report.plain import function_label
 from ridgeline.source.loaders import LoaderCall
 
 DEFAULT_WORKERS, MAX_WORKERS = 4, 16

@@ -17,7 +17,7 @@ from ridgeline.diagnosis.rule import Rule, make_finding, measured, read
 from ridgeline.diagnosis.rules.graph_kept import look as graphs_kept
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.step_work import StaysBehind
-from ridgeline.report.names import function_label
+from ridgeline.report.plain import function_label
 from ridgeline.source.kept_tensors import Kept
 
 MAX_NAMED_LINES = 4

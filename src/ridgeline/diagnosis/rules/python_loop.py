@@ -15,7 +15,7 @@ from ridgeline.diagnosis.rules._launch import VIEWS, Loop, cost, dims_of, kernel
 from ridgeline.records.finding import Confidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
-from ridgeline.report.names import function_label
+from ridgeline.report.plain import function_label
 from ridgeline.source.loops import SourceLoop, loops_at, loops_calling
 from ridgeline.source.vectorized import by_row, for_all_rows, lines_with, picked, whole_sequence
 

@@ -21,7 +21,7 @@ from ridgeline.diagnosis.rules._launch import (
     small,
 )
 from ridgeline.records.finding import Finding
-from ridgeline.report.names import function_label
+from ridgeline.report.plain import function_label
 
 RULE = Rule(id="small-kernels", family="launch", budget="overhead", needs=("sites", "gpu"))
 

@@ -20,9 +20,8 @@ from ridgeline.diagnosis.rules._operators import (
 from ridgeline.records.finding import Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
-from ridgeline.source.attention import written_attention
 from ridgeline.source.calls import calls_at, with_argument
-from ridgeline.source.layers import layers
+from ridgeline.source.layers import layers, written_attention
 
 MIN_SHARE = 0.01
 MIN_MEMORY_SHARE = 0.05

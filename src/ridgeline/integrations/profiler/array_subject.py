@@ -33,17 +33,19 @@ from ridgeline.integrations.profiler.layers import (
     total_bytes,
     unique,
 )
-from ridgeline.integrations.profiler.meters import MemoryProfiler, median, time_ms
 from ridgeline.integrations.profiler.subject import (
     Backward,
     Footprint,
+    MemoryProfiler,
     Roof,
     Shape,
     Work,
     apply_loss,
     batch_of,
+    median,
     one_sample,
     rng,
+    time_ms,
 )
 
 

@@ -16,15 +16,16 @@ from ridgeline.integrations.profiler.layers import (
     linear_flops,
     stack_count,
 )
-from ridgeline.integrations.profiler.meters import Timer, median
 from ridgeline.integrations.profiler.subject import (
     COURSE_ROOF,
     Footprint,
     Shape,
     Subject,
+    Timer,
     Work,
     as_mb,
     bottleneck,
+    median,
     one_sample,
     rates,
     roofline,

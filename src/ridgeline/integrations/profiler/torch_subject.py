@@ -16,7 +16,6 @@ from ridgeline.cost.counting.parameters import count_parameters
 from ridgeline.cost.counting.passes import backward_from, device_of, differentiable, preserved
 from ridgeline.cost.study.placement import ceiling_dtype, place
 from ridgeline.errors import RidgelineError
-from ridgeline.integrations.profiler.meters import median, time_ms
 from ridgeline.integrations.profiler.subject import (
     COURSE_ROOF,
     Backward,
@@ -27,7 +26,9 @@ from ridgeline.integrations.profiler.subject import (
     Work,
     apply_loss,
     batch_of,
+    median,
     one_sample,
+    time_ms,
 )
 from ridgeline.machine import ceilings
 from ridgeline.records.cost import Cost

@@ -24,9 +24,9 @@ from ridgeline.report.document import (
     WaterfallChart,
     WaterfallLevel,
 )
+from ridgeline.report.numbers import Axis, axis, tick_label, ticks
 from ridgeline.report.plain import ELLIPSIS, printable
 from ridgeline.report.renderers import svg
-from ridgeline.report.renderers.axis import Axis, axis, tick_label, ticks
 from ridgeline.report.renderers.terminal_charts import shorten_start
 from ridgeline.units import plural
 

@@ -32,8 +32,14 @@ from ridgeline.report.document import (
 )
 from ridgeline.report.plain import printable
 from ridgeline.report.renderers.terminal_charts import forest_lines, roofline_lines, split_lines
-from ridgeline.report.renderers.terminal_tables import table_lines
-from ridgeline.report.renderers.terminal_text import fitted, flowed, styled, widest, wrapped
+from ridgeline.report.renderers.terminal_tables import (
+    fitted,
+    flowed,
+    styled,
+    table_lines,
+    widest,
+    wrapped,
+)
 
 MIN_LABEL_COLUMNS = 11
 """Labels are padded to this width, so that texts of a document begin at the same column."""

@@ -8,8 +8,8 @@ from rich.text import Text
 
 from ridgeline import units
 from ridgeline.report.document import ForestChart, IntervalMark, Part, RooflineChart, SplitChart
+from ridgeline.report.numbers import Axis, axis, tick_label
 from ridgeline.report.plain import ELLIPSIS, printable
-from ridgeline.report.renderers.axis import Axis, axis, tick_label
 
 ROOFLINE_COLUMNS, ROOFLINE_LINES = 64, 12
 MIN_ROOFLINE_COLUMNS = 20

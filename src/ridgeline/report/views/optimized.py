@@ -41,7 +41,6 @@ from ridgeline.report.document import (
 )
 from ridgeline.report.numbers import is_ratio
 from ridgeline.report.reasons import applied_record, explain, explain_earlier
-from ridgeline.report.views.optimized_next import next_command
 from ridgeline.report.views.optimized_phrases import (
     REPORTED_AS_SHARE,
     costs,
@@ -52,6 +51,7 @@ from ridgeline.report.views.optimized_phrases import (
     fixes,
     gained,
     headline,
+    next_command,
     noise,
     pays_after,
     rate,

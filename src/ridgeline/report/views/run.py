@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ridgeline import units
-from ridgeline.records.facts import Place
+from ridgeline.records.facts import Place, Trust
 from ridgeline.records.run import PythonView, Status
 from ridgeline.records.run_summary import (
     Efficiency,
@@ -22,7 +22,6 @@ from ridgeline.records.run_summary import (
     Telemetered,
 )
 from ridgeline.records.step_work import Uncounted
-from ridgeline.records.trust import Trust
 from ridgeline.records.verdict import Bound, Deciding, DoubtCode
 from ridgeline.report.document import (
     Block,

@@ -1,37 +1,50 @@
-"""A trace: where its time went, why the device idled, what ran."""
+"""A trace: where its time went, why the device idled, what ran; or the answer to an SQL query."""
 
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
 from ridgeline import units
+from ridgeline.records.facts import Check, Severity
 from ridgeline.records.finding import Findings
 from ridgeline.records.trace import TraceStudy
-from ridgeline.records.trust import Check, Severity
 from ridgeline.report.document import (
     Block,
+    Cell,
+    Column,
     Command,
     Commands,
     Detail,
     Document,
+    Figures,
     Item,
     Labelled,
     Level,
     Paragraph,
     Part,
     Report,
+    Row,
     Section,
     Span,
     SplitChart,
+    Table,
     prose,
 )
 from ridgeline.report.numbers import share_text, time
 from ridgeline.report.views import trace_time, trace_work
 from ridgeline.report.views.findings import answers_section, findings_section, shown_findings
-from ridgeline.report.views.trace_data import SCHEMA, LeftOut, all_devices, data, figures
-from ridgeline.report.views.trace_section import SectionOrGap
+from ridgeline.report.views.trace_data import (
+    SCHEMA,
+    LeftOut,
+    SectionOrGap,
+    all_devices,
+    data,
+    figures,
+    left_out_files,
+)
 
 MAX_WARNINGS = 6
 """The largest number of warnings in the short view of a terminal."""
@@ -266,3 +279,69 @@ def _without_output(typed: Sequence[str]) -> list[str]:
         elif not (short or word in _FLAGS or word.startswith(tuple(f"{w}=" for w in _WITH_VALUE))):
             kept.append(word)
     return kept
+
+
+QUERY_SCHEMA = "ridgeline.trace-query/1"
+SHORT_QUERY_ROWS = 60
+
+QueryRows = Sequence[tuple[Any, ...]]
+
+
+def trace_query_report(
+    columns: tuple[str, ...], rows: QueryRows, *, truncated: bool, left_out: Sequence[LeftOut] = ()
+) -> Report:
+    """Return the report. `truncated` means that there are more rows, an unknown number."""
+    return Report(
+        document=lambda: query_document(columns, rows, truncated=truncated),
+        data=lambda: {
+            "schema": QUERY_SCHEMA,
+            "columns": list(columns),
+            "rows": [[_plain(cell) for cell in row] for row in rows],
+            "truncated": truncated,
+            "left_out": left_out_files(left_out),
+        },
+        figures=lambda: Figures(columns, rows),
+    )
+
+
+def query_document(columns: tuple[str, ...], rows: QueryRows, *, truncated: bool) -> Document:
+    answer = units.plural(len(rows), "row") if columns else "the query has no answer to show"
+    blocks: list[Block] = []
+    if columns and rows:
+        blocks.append(
+            Table(
+                columns=_query_columns(columns, rows),
+                rows=tuple(Row(tuple(Cell(_cell_text(cell)) for cell in row)) for row in rows),
+                short=SHORT_QUERY_ROWS,
+                hint="-o FILE.csv has them",
+            )
+        )
+    if truncated:
+        blocks.append(Paragraph(f"there are more than these {len(rows):,} rows", "doubt"))
+    return Document(answer=(Span(answer, bold=True),), blocks=tuple(blocks), footer=QUERY_SCHEMA)
+
+
+def _query_columns(columns: tuple[str, ...], rows: QueryRows) -> tuple[Column, ...]:
+    return tuple(
+        Column(name, "number" if _is_number(i, rows) else "name", spare=-1)
+        for i, name in enumerate(columns)
+    )
+
+
+def _is_number(i: int, rows: QueryRows) -> bool:
+    return all(isinstance(row[i], int | float) for row in rows if row[i] is not None)
+
+
+def _cell_text(value: Any) -> str:
+    """Return a cell as text. NULL is printed as null, because it is not an empty text."""
+    if value is None:
+        return "null"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON has a form for; others become text."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    is_small = isinstance(value, int) and abs(value) < 2**63
+    return value if value is None or is_small or isinstance(value, float) else str(value)

@@ -19,11 +19,10 @@ from ridgeline.report.document import (
     prose,
     row,
 )
-from ridgeline.report.names import kernel_name
 from ridgeline.report.numbers import MIN_EXACT_SHARE, time
+from ridgeline.report.plain import kernel_name
 from ridgeline.report.views.trace import check_paragraph
-from ridgeline.report.views.trace_data import LeftOut, check_data, left_out_files
-from ridgeline.report.views.trace_section import numbers
+from ridgeline.report.views.trace_data import LeftOut, check_data, left_out_files, numbers
 
 SCHEMA = "ridgeline.trace-comparison/1"
 KINDS = {

@@ -1,4 +1,5 @@
-"""A trace's report as data: one JSON document, and one table for spreadsheets.
+"""A trace's report as data: one JSON document, and one table for spreadsheets; and the form that
+all its sections share: a doubt, sentences, a picture, a table, notes.
 
 Figures are in the unit their name ends with: _ms milliseconds, _us microseconds, _pct percent,
 _bytes, _per_s. null means that a figure is not in the trace or cannot be believed; `why` beside it
@@ -10,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ridgeline.records.facts import Check, Confidence, Trust
 from ridgeline.records.finding import Findings
 from ridgeline.records.trace import (
     DeviceTime,
@@ -25,8 +27,17 @@ from ridgeline.records.trace import (
     TraceStudy,
     Window,
 )
-from ridgeline.records.trust import Check, Confidence, Trust
-from ridgeline.report.document import Figures
+from ridgeline.report.document import (
+    Block,
+    Chart,
+    Column,
+    Figures,
+    Item,
+    Paragraph,
+    Section,
+    Table,
+    item,
+)
 from ridgeline.report.plain import printable
 from ridgeline.report.views.findings import findings_data
 
@@ -34,6 +45,42 @@ SCHEMA = "ridgeline.trace/1"
 _CONFIDENCES: tuple[Confidence, ...] = ("good", "doubtful", "unreliable")
 LeftOut = tuple[str, str]
 """A file, and why it could not be read."""
+
+FIGURE_COLUMNS = (
+    "section", "name", "detail", "kind", "count", "ms", "share_pct", "host_ms", "device_ms",
+    "device_self_ms", "mean_us", "at_ms", "attained_pct", "bytes", "rank", "device", "file",
+    "line", "function",
+)  # fmt: skip
+_LISTS: dict[str, dict[str, str]] = {
+    "findings": {"name": "rule", "detail": "claim", "kind": "confidence"},
+    "validation": {"name": "id", "detail": "claim", "kind": "severity"},
+    "devices": {"ms": "busy_ms", "share_pct": "busy_pct", "count": "operations"},
+    "idle_causes": {"name": "cause", "detail": "says", "count": "gaps"},
+    "gaps": {"name": "cause", "detail": "host", "kind": "step"},
+    "kernels": {"detail": "op", "kind": "category"},
+    "ops": {"kind": "category", "ms": "device_self_ms"},
+    "shapes": {"detail": "shape", "kind": "category", "ms": "device_self_ms"},
+    "modules": {"name": "path", "ms": "device_ms"},
+    "categories": {"name": "category"},
+    "roofline": {"name": "op", "detail": "shape", "kind": "bound"},
+    "phases": {"name": "phase", "ms": "host_ms"},
+    "regions": {"detail": "note", "ms": "device_ms"},
+    "ranks": {"name": "label", "ms": "busy_ms", "share_pct": "busy_pct"},
+    "collectives": {"detail": "group", "ms": "wait_ms"},
+    "memory": {"name": "device", "detail": "note", "bytes": "peak_bytes", "at_ms": "peak_at_ms"},
+}
+"""For each list of the document, the keys that fill a column of another name."""
+NO_DEVICE = "There is no device work in this trace."
+MAX_FOLDED_ROWS = 15
+"""Rows of a table that a terminal shows only in the full view, in formats that fold it."""
+EXPLAINED_BY_MISSING = ("no-shapes", "no-stacks", "no-memory")
+"""Codes of doubts that `TraceStudy.missing` explains already, with the option of the profiler to
+set."""
+_ALSO_CALLED = {"gaps": ("idle", "idle causes"), "idle": ("idle causes",), "device": ("idle",)}
+"""Other names under which checks make a section doubtful."""
+GOOD = Trust()
+SectionOrGap = Section | Item
+"""A section, or a sentence that says why there is nothing to show."""
 
 
 class AllDevices(Struct, frozen=True, kw_only=True):
@@ -379,33 +426,6 @@ def _giga(value: float | None) -> float | None:
     return None if value is None else value / 1e9
 
 
-FIGURE_COLUMNS = (
-    "section", "name", "detail", "kind", "count", "ms", "share_pct", "host_ms", "device_ms",
-    "device_self_ms", "mean_us", "at_ms", "attained_pct", "bytes", "rank", "device", "file",
-    "line", "function",
-)  # fmt: skip
-
-_LISTS: dict[str, dict[str, str]] = {
-    "findings": {"name": "rule", "detail": "claim", "kind": "confidence"},
-    "validation": {"name": "id", "detail": "claim", "kind": "severity"},
-    "devices": {"ms": "busy_ms", "share_pct": "busy_pct", "count": "operations"},
-    "idle_causes": {"name": "cause", "detail": "says", "count": "gaps"},
-    "gaps": {"name": "cause", "detail": "host", "kind": "step"},
-    "kernels": {"detail": "op", "kind": "category"},
-    "ops": {"kind": "category", "ms": "device_self_ms"},
-    "shapes": {"detail": "shape", "kind": "category", "ms": "device_self_ms"},
-    "modules": {"name": "path", "ms": "device_ms"},
-    "categories": {"name": "category"},
-    "roofline": {"name": "op", "detail": "shape", "kind": "bound"},
-    "phases": {"name": "phase", "ms": "host_ms"},
-    "regions": {"detail": "note", "ms": "device_ms"},
-    "ranks": {"name": "label", "ms": "busy_ms", "share_pct": "busy_pct"},
-    "collectives": {"detail": "group", "ms": "wait_ms"},
-    "memory": {"name": "device", "detail": "note", "bytes": "peak_bytes", "at_ms": "peak_at_ms"},
-}
-"""For each list of the document, the keys that fill a column of another name."""
-
-
 def figures(study: TraceStudy, findings: Findings | None = None) -> Figures:
     """Return one table for everything, a row for each kernel, operator, cause, gap or rank: a
     spreadsheet filters or pivots on `section`. `ms` is what a section is sorted by. A cell that a
@@ -426,3 +446,74 @@ def _figure_rows(document: dict[str, Any]) -> Iterator[list[Any]]:
 
 def _one_line(value: Any) -> Any:
     return printable(value) if isinstance(value, str) else value
+
+
+def trace_section(
+    study: TraceStudy,
+    title: str,
+    *,
+    name: str = "",
+    sentences: Sequence[str] = (),
+    charts: Sequence[Chart] = (),
+    table: Table | None = None,
+    notes: Sequence[str] = (),
+    trust: Trust = GOOD,
+    empty: str = "",
+    full: bool = False,
+    line: str = "",
+) -> SectionOrGap:
+    """Return a section. `name` is what checks call it. `full`: a terminal shows it in the full view
+    only, with `line` in its place where there is one; a page folds it."""
+    has_rows = table is not None and bool(table.rows)
+    if not has_rows and not sentences:
+        return _nothing(study, title, trust, empty)
+    doubt = _doubt(study, name, trust)
+    blocks: list[Block] = [Paragraph(doubt, "doubt")] if doubt else []
+    blocks += [Paragraph(text) for text in sentences]
+    blocks += charts
+    blocks += [table] if table is not None and has_rows else []
+    blocks += [Paragraph(text, "quiet") for text in notes]
+    return Section(
+        title=title,
+        id=name.replace(" ", "_"),
+        blocks=tuple(blocks),
+        detail="full" if full and has_rows and not line else "brief",
+        folded=full and has_rows,
+        line=line,
+        beside=not has_rows,
+    )
+
+
+def numbers(*names: str) -> tuple[Column, ...]:
+    return tuple(Column(name) for name in names)
+
+
+def doubt_text(trust: Trust) -> str:
+    if trust.confidence == "good":
+        return ""
+    return f"{trust.confidence}: {trust.why}" if trust.why else trust.confidence
+
+
+def _nothing(study: TraceStudy, title: str, trust: Trust, empty: str) -> SectionOrGap:
+    if trust.confidence == "good":
+        return item(title, empty)
+    # The headline says that there is no device work, and the last lines what was not recorded.
+    elsewhere = not study.devices or any(code in EXPLAINED_BY_MISSING for code in trust.codes)
+    return Section(
+        title=title,
+        blocks=(Paragraph(doubt_text(trust), "doubt"),),
+        detail="full" if elsewhere else "brief",
+        beside=True,
+    )
+
+
+def _doubt(study: TraceStudy, name: str, trust: Trust) -> str:
+    """Return why a section cannot be fully trusted. A reason that a warning of the report gives is
+    not repeated."""
+    names = {name, *_ALSO_CALLED.get(name, ())}
+    loud = [c for c in study.validation if names & {*c.affects} and c.severity != "note"]
+    is_explained = any(check.id in trust.codes for check in loud)
+    if not loud or (trust.confidence != "good" and not is_explained):
+        return doubt_text(trust)
+    worst = "unreliable" if any(c.severity == "error" for c in loud) else "doubtful"
+    return f"{worst}: see the warnings above"

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from ridgeline import units
 from ridgeline.records.trace import DeviceTime, Gap, IdleCause, StepTime, TraceStudy
 from ridgeline.report.document import Column, Row, Table, TimelineChart, TimelineSpan, row
-from ridgeline.report.names import kernel_name, place_name
 from ridgeline.report.numbers import MIN_EXACT_SHARE, share_text, time
-from ridgeline.report.plain import shorten
-from ridgeline.report.views.trace_section import (
+from ridgeline.report.plain import kernel_name, place_name, shorten
+from ridgeline.report.views.trace_data import (
     GOOD,
     MAX_FOLDED_ROWS,
     NO_DEVICE,

@@ -23,10 +23,9 @@ from ridgeline.report.document import (
     Table,
     row,
 )
-from ridgeline.report.names import kernel_name
 from ridgeline.report.numbers import MIN_EXACT_SHARE, share_text, time
-from ridgeline.report.plain import printable, shorten
-from ridgeline.report.views.trace_section import (
+from ridgeline.report.plain import kernel_name, printable, shorten
+from ridgeline.report.views.trace_data import (
     MAX_FOLDED_ROWS,
     SectionOrGap,
     numbers,

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from ridgeline.records.facts import Trust
 from ridgeline.records.trace import DeviceTime, Overlap, StepTime, StreamTime, Window
-from ridgeline.records.trust import Trust
 from ridgeline.trace.columns import DeviceOps, Kind
 from ridgeline.trace.host_states import driving_lanes, synchronising
 from ridgeline.trace.intervals import (

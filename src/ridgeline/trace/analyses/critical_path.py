@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.records.facts import Trust
 from ridgeline.records.trace import CriticalPath, PathShare, Window
-from ridgeline.records.trust import Trust
 from ridgeline.trace.columns import Calls, DeviceOps, Events
 from ridgeline.trace.host_states import blocking, driving_lanes, launched, synchronising
 from ridgeline.trace.intervals import Spans, covered, merge, parents, subtract, union

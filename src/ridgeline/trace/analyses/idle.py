@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.records.facts import Trust
 from ridgeline.records.trace import Cause, Gap, Idle, IdleCause, Place, Window
-from ridgeline.records.trust import Trust
 from ridgeline.trace.analyses.busy import busy_spans
 from ridgeline.trace.columns import DeviceOps, Events
 from ridgeline.trace.host_states import ORDER, HostStates, states_of, sync_spans

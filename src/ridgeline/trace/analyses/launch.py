@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.records.facts import Trust
 from ridgeline.records.trace import Launch, Window
-from ridgeline.records.trust import Trust
 from ridgeline.trace.analyses.kernels import category_of, uses_tensor_cores
 from ridgeline.trace.columns import DeviceOps, Kind
 from ridgeline.trace.intervals import covered, union

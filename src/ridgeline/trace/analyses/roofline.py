@@ -13,9 +13,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from ridgeline.cost.formulas.call import ITEM_BYTES
+from ridgeline.records.facts import Trust
 from ridgeline.records.machine import MAX_SHARE_OF_CEILING, Ceiling, Device
 from ridgeline.records.trace import Roofline, RooflineRow, Window
-from ridgeline.records.trust import Trust
 from ridgeline.trace.analyses.kernels import category_of
 from ridgeline.trace.analyses.recorded_calls import (
     SIZED_BY_BACKWARD,

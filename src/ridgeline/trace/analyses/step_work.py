@@ -15,10 +15,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from ridgeline.cost.formulas import find
+from ridgeline.records.facts import Trust
 from ridgeline.records.machine import Device
 from ridgeline.records.step_work import StepWork, Uncounted
 from ridgeline.records.trace import RooflineRow, Window
-from ridgeline.records.trust import Trust
 from ridgeline.trace.analyses.busy import busy_spans, is_communication
 from ridgeline.trace.analyses.recorded_calls import DTYPES, CallWork, OpWork, call_work, is_free
 from ridgeline.trace.analyses.roofline import Hint, hint_of, roofline, row_of

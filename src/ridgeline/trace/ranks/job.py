@@ -8,8 +8,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from ridgeline.records.facts import Check, Trust
 from ridgeline.records.trace import Ranks, RankTime, Window
-from ridgeline.records.trust import Check, Trust
 from ridgeline.trace.analyses.busy import properties_of
 from ridgeline.trace.columns import Kind
 from ridgeline.trace.intervals import NOTHING, Spans, clip, merge, subtract, union

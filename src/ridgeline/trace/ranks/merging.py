@@ -6,6 +6,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from ridgeline.records.facts import Check, Confidence, Trust
 from ridgeline.records.trace import (
     CategoryRow,
     Idle,
@@ -20,7 +21,6 @@ from ridgeline.records.trace import (
     Region,
     TraceStudy,
 )
-from ridgeline.records.trust import Check, Confidence, Trust
 from ridgeline.trace.validation import trust_in
 from ridgeline.trace.verdict import verdict
 from ridgeline.units import rank_label_list

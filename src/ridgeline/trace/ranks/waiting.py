@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.records.facts import Trust
 from ridgeline.records.trace import CollectiveRow
-from ridgeline.records.trust import Trust
 from ridgeline.trace.ranks.collectives import FAMILIES, Collectives, Matching, Table
 from ridgeline.units import rank_label_list, word_list
 

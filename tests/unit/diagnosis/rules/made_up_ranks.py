@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from ridgeline.diagnosis.case import Case
+from ridgeline.records.facts import Trust
 from ridgeline.records.run import Capture, DeviceSeen, ModuleSeen, Step
 from ridgeline.records.sites import CollectiveSite, Exchange, RankPlace, SitePhase, Sites
 from ridgeline.records.trace import Activity, CollectiveRow, Place, Ranks, RankTime
-from ridgeline.records.trust import Trust
 from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis import made_up_verdict as made
 from tests.unit.diagnosis.made_up_steps import MS

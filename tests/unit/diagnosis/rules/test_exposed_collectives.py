@@ -5,9 +5,9 @@ from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules._ranks import exposed
 from ridgeline.diagnosis.rules.exposed_collectives import look
 from ridgeline.diagnosis.rules.late_rank import look as late
+from ridgeline.records.facts import Trust
 from ridgeline.records.run import Phase, RunFile, Target
 from ridgeline.records.sites import SitePhase
-from ridgeline.records.trust import Trust
 from tests.unit.diagnosis.made_up_verdict import times
 from tests.unit.diagnosis.rules.made_up_machine import only
 from tests.unit.diagnosis.rules.made_up_ranks import MIB, case, ranks, site

@@ -2,9 +2,9 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.rules.late_rank import look
+from ridgeline.records.facts import Trust
 from ridgeline.records.sites import LateRank, Sites
 from ridgeline.records.trace import Activity, Place
-from ridgeline.records.trust import Trust
 from tests.unit.diagnosis.made_up_steps import MS
 from tests.unit.diagnosis.rules.made_up_machine import only
 from tests.unit.diagnosis.rules.made_up_ranks import MIB, case, rank_place, ranks, site

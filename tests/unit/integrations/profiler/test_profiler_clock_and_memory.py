@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ridgeline.integrations.profiler import MemoryProfiler, Profiler, Timer, meters, profile_memory
+from ridgeline.integrations.profiler import MemoryProfiler, Profiler, Timer, profile_memory, subject
 
 
 class Ticking:
@@ -14,7 +14,7 @@ class Ticking:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
-        monkeypatch.setattr(meters, "perf_counter", lambda: self.now_s)
+        monkeypatch.setattr(subject, "perf_counter", lambda: self.now_s)
 
 
 class Model:
