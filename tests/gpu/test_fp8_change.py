@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from ridgeline.fixes.catalog import fp8_linear
-from ridgeline.fixes.float8 import float8_linear
 from ridgeline.fixes.program import Program
+from ridgeline.fixes.torch_functions import float8_linear
 from ridgeline.harness.trials.trial_process import run
 from ridgeline.records.facts import because
 from ridgeline.records.reason_codes import Done

@@ -1,6 +1,7 @@
 """Edits that several fixes share: keywords of a call, statements after the line that makes a model
 or before the line that calls it, and a `with` around the call."""
 
+import ast
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -9,11 +10,13 @@ from ridgeline.records.edit import Edit, Import, Insert, Keyword
 from ridgeline.records.facts import Fact, because
 from ridgeline.records.reason_codes import ByHand, Done
 from ridgeline.records.trial import Applied
+from ridgeline.source.file import parsed
 from ridgeline.source.mixed_precision import cast_edits
 from ridgeline.source.models import called, loss_edits, made
 from ridgeline.source.program import program_files
 
 Facts = Mapping[str, Fact]
+_Definition = ast.FunctionDef | ast.ClassDef
 Statement = Callable[[Facts, str], str]
 """The statement to insert, from the facts of a target and the name of the model or its input."""
 
@@ -106,12 +109,33 @@ def cross_entropy_edits(
     return tuple(dict.fromkeys(edits))
 
 
-def module_code(file: Path) -> str:
-    """Return the code of a module that is written into the user's source as it is: without its
-    docstring and without comments for our own tools."""
-    body = file.read_text(encoding="utf-8").partition('"""\n\n')[2]
-    lines = [line.partition("  # type: ignore")[0] for line in body.splitlines()]
-    return "\n".join(line.partition("  # fmt: skip")[0] for line in lines).strip()
+def code_of(*names: str) -> str:
+    """Return these definitions of `torch_functions.py` and the imports that they use, as they are
+    written into the user's source: without comments for our own tools."""
+    file = parsed(Path(__file__).with_name("torch_functions.py").read_text(encoding="utf-8"))
+    assert file is not None
+    body = file.module.body
+    wanted = [one for one in body if isinstance(one, _Definition) and one.name in names]
+    used = {node.id for one in wanted for node in ast.walk(one) if isinstance(node, ast.Name)}
+    imports = [
+        one
+        for one in body
+        if isinstance(one, ast.Import | ast.ImportFrom)
+        and any((name.asname or name.name) in used for name in one.names)
+    ]
+    code = ""
+    for statement in imports:
+        gap = "" if file.lines[statement.lineno - 2] else "\n"  # the line between two groups
+        code += f"{gap}{ast.unparse(statement)}\n"
+    code = code.strip()
+    for one in wanted:
+        first = min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)])
+        lines = [
+            line.partition("  # type: ignore")[0].partition("  # fmt: skip")[0]
+            for line in file.lines[first - 1 : one.end_lineno]
+        ]
+        code += "\n\n\n" + "\n".join(lines)
+    return code
 
 
 def _model_calls(

@@ -195,7 +195,7 @@ _BY_HAND: dict[str, str] = {
     ByHand.IN_SET_UP: "{cause:then}write where the model is set up: {statement}",
     ByHand.NEAR_LINE: "{cause:then}write near its line {line}: {statement}",
     ByHand.CHUNKED_CROSS_ENTROPY: "line {line} of {file} does not call cross_entropy by its name: "
-    "use chunked_cross_entropy there, from ridgeline.fixes.chunked_loss",
+    "use chunked_cross_entropy there, from ridgeline.fixes.torch_functions",
     ByHand.COMPILED_CROSS_ENTROPY: "line {line} of {file} does not call cross_entropy by its name: "
     "put torch.compile around a function that casts the logits to float32 and calls cross_entropy, "
     "and call that there",
@@ -213,13 +213,13 @@ _BY_HAND: dict[str, str] = {
     ByHand.FLOAT8_LAYERS: "{cause:then}write with torchao after the model is made: "
     "convert_to_float8_training(model, module_filter_fn=lambda layer, name: 'head' not in name), "
     "and autocast to bfloat16 around the model's call and the loss; or call float8_linear from "
-    "ridgeline.fixes.float8 in the layers' forward",
+    "ridgeline.fixes.torch_functions in the layers' forward",
     ByHand.INT8_LAYERS: "{cause:then}write once the weights are loaded, before the first call: "
     "model = torch.ao.quantization.quantize_dynamic(model, {{torch.nn.Linear: "
     "torch.ao.quantization.per_channel_dynamic_qconfig}}); with torchao, which replaces it: "
     "quantize_(model, Int8DynamicActivationInt8WeightConfig())",
     ByHand.CALL_IN_PARTS: "{cause:then}call the model in parts: in_parts(model, x, parts={parts}), "
-    "from ridgeline.fixes.in_parts",
+    "from ridgeline.fixes.torch_functions",
     ByHand.BATCH_SIZE: "{place} {cause}: make that {factor} times as large; the learning rate was "
     "left as it is",
     ByHand.ARGUMENT_BATCH_SIZE: "make {argument} of the program's TrainingArguments {factor} times "

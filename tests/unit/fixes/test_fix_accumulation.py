@@ -9,9 +9,9 @@ from torch import nn
 
 from ridgeline.fixes.catalog import gradient_accumulation
 from ridgeline.fixes.fix import EditByHand
-from ridgeline.fixes.in_parts import in_parts, joined
 from ridgeline.fixes.program import Program
 from ridgeline.fixes.rehearsal import rehearse
+from ridgeline.fixes.torch_functions import in_parts, joined
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import ByHand, Done, Skip

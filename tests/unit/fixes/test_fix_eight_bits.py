@@ -10,9 +10,9 @@ from torch import nn
 from ridgeline.fixes.catalog import fp8_linear, int8_dynamic
 from ridgeline.fixes.cross_entropy import MIN_CLASSES
 from ridgeline.fixes.fix import EditByHand
-from ridgeline.fixes.float8 import float8_linear
 from ridgeline.fixes.program import Program
 from ridgeline.fixes.rehearsal import Evidence
+from ridgeline.fixes.torch_functions import float8_linear
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import ByHand, Done, Skip

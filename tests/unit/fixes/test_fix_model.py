@@ -20,9 +20,9 @@ from ridgeline.fixes.catalog import (
     inference_mode,
     padded_vocabulary,
 )
+from ridgeline.fixes.catalog.compile_regional import repeated_blocks
 from ridgeline.fixes.model_forward import Forward, fixes_around, map_tensors, wrap_forward
 from ridgeline.fixes.program import Program
-from ridgeline.fixes.repeated_blocks import repeated_blocks
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Done, Skip

@@ -4,11 +4,11 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ridgeline.fixes.catalog.compile_regional import repeated_blocks
 from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.model_edits import Facts, after_made
 from ridgeline.fixes.model_forward import Forward, wrap_forward
 from ridgeline.fixes.program import Model, Program
-from ridgeline.fixes.repeated_blocks import repeated_blocks
 from ridgeline.harness.capture.places import user_line
 from ridgeline.records.edit import Edit, Import, Replace
 from ridgeline.records.facts import Reason, because

@@ -1,12 +1,11 @@
 """Cross-entropy over a large vocabulary, some rows at a time."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ridgeline.fixes.cross_entropy import MIN_CLASSES, replaced
 from ridgeline.fixes.fix import Fix, Source
-from ridgeline.fixes.model_edits import cross_entropy_edits, module_code
+from ridgeline.fixes.model_edits import code_of, cross_entropy_edits
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
@@ -46,7 +45,7 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
 
 def chunked(program: Program, theirs: Any, chunk_elements: int) -> Any:
     """Return torch.nn.functional.cross_entropy, some rows at a time where that is worth it."""
-    from ridgeline.fixes.chunked_loss import chunked_cross_entropy
+    from ridgeline.fixes.torch_functions import chunked_cross_entropy
 
     def rows(input: Any) -> int:
         return max(chunk_elements // int(input.size(1)), 1)
@@ -64,7 +63,7 @@ def chunked(program: Program, theirs: Any, chunk_elements: int) -> Any:
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    code = module_code(Path(__file__).parents[1] / "chunked_loss.py")
+    code = code_of("ChunkedCrossEntropy", "chunked_cross_entropy")
     why = "the logits' softmax is never whole in memory"
     name = "chunked_cross_entropy"
     return cross_entropy_edits(applied, source, name, code, why, ByHand.CHUNKED_CROSS_ENTROPY)

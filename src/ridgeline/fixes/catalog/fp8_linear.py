@@ -145,7 +145,7 @@ def _restore_forwards(plain: list[tuple[Any, Any]]) -> None:
 
 
 def _product(torch: Any, forward: Forward, used: set[int]) -> Forward:
-    from ridgeline.fixes.float8 import float8_linear
+    from ridgeline.fixes.torch_functions import float8_linear
 
     def under(self: Any, *args: Any, **kwargs: Any) -> Any:
         if len(args) != 1 or kwargs:

@@ -9,11 +9,10 @@ the outputs are whole, and loss, clipping, schedule and update are the program's
 
 import ast
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ridgeline.fixes.fix import EditByHand, Fix, Source, unclear
-from ridgeline.fixes.model_edits import module_code
+from ridgeline.fixes.model_edits import code_of
 from ridgeline.fixes.model_forward import Forward, wrap_forward
 from ridgeline.fixes.program import Model, Program
 from ridgeline.fixes.rehearsal import Evidence, rehearse
@@ -72,7 +71,7 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    code = module_code(Path(__file__).parents[1] / "in_parts.py")
+    code = code_of("in_parts", "joined")
     why = "activations of a part of the batch at a time; gradients add up"
     parts = applied.targets[0].done.facts["parts"]
     edits: list[Edit] = []
@@ -95,7 +94,7 @@ def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
 
 
 def _divided(forward: Forward, parts: int) -> Forward:
-    from ridgeline.fixes.in_parts import in_parts
+    from ridgeline.fixes.torch_functions import in_parts
 
     def under(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.training:
@@ -125,7 +124,7 @@ def _obstacle(torch: Any, model: Model, parts: int) -> Reason | None:
         return because(Skip.DRAWS_RANDOM_NUMBERS)
     if whole.writes:
         return because(Skip.WRITES_BUFFERS)
-    from ridgeline.fixes.in_parts import in_parts
+    from ridgeline.fixes.torch_functions import in_parts
 
     given = (*model.args, *model.kwargs.values())
     first = next((one for one in given if isinstance(one, torch.Tensor) and one.dim()), None)
