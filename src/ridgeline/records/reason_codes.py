@@ -102,6 +102,7 @@ class Skip(StrEnum):
     SAME_SHAPES = "skip.same-shapes", SkipKind.ABSENT
     NOTHING_REWRITTEN = "skip.nothing-rewritten", SkipKind.ABSENT
     NO_BACKWARD_CAPTURED = "skip.no-backward-captured", SkipKind.ABSENT
+    DOES_NOT_GENERATE = "skip.does-not-generate", SkipKind.ABSENT
 
     # The program resists
     PROGRAM_SETS = "skip.program-sets"  # setting
@@ -143,6 +144,10 @@ class Skip(StrEnum):
     RUNNING_STATISTICS = "skip.running-statistics"
     BATCH_NORM_IN_PARTS = "skip.batch-norm-in-parts"
     FILLS_A_CACHE = "skip.fills-a-cache"
+    OWN_CACHE = "skip.own-cache"
+    NO_CACHE = "skip.no-cache"
+    OTHER_DECODING = "skip.other-decoding"
+    NO_STATIC_CACHE = "skip.no-static-cache"  # model
     DRAWS_RANDOM_NUMBERS = "skip.draws-random-numbers"
     WRITES_BUFFERS = "skip.writes-buffers"
     TOO_FEW_ROWS = "skip.too-few-rows"  # parts
@@ -200,6 +205,7 @@ class Done(StrEnum):
     NORMS_FOLDED = "done.norms-folded"  # model, norms
     CALLED_IN_PARTS = "done.called-in-parts"  # model, parts
     INFERENCE_MODE = "done.inference-mode"  # model
+    STATIC_CACHE = "done.static-cache"  # model
     PADDED_LAYER = "done.padded-layer"  # layer, width
     INT8_WEIGHTS = "done.int8-weights"  # model, layers
     FLOAT8_PRODUCTS = "done.float8-products"  # model, layers, rest_in_bfloat16

@@ -217,6 +217,8 @@ class ModuleSeen(Struct, frozen=True, kw_only=True):
     """The tensors of its first training call, such as "float32[32, 3, 224, 224]"."""
     evaluation_place: str = ""
     """file:line:function of the module's first call in eval mode or without gradients."""
+    generates: bool = False
+    """Whether it is a model of Hugging Face transformers that can `generate` text."""
 
 
 class OptimizerSeen(Struct, frozen=True, kw_only=True):

@@ -69,6 +69,7 @@ _SKIPPED: dict[str, str] = {
     Skip.SAME_SHAPES: "the shapes are the same at every step",
     Skip.NOTHING_REWRITTEN: "no function of the model could be rewritten",
     Skip.NO_BACKWARD_CAPTURED: "no backward was captured",
+    Skip.DOES_NOT_GENERATE: "no model generates text with `generate` of transformers",
     Skip.PROGRAM_SETS: "the program sets {setting} itself",
     Skip.OTHER_ALLOCATOR: "the environment chooses another allocator: {allocator}",
     Skip.VARIABLE_NOT_SET: "{variable} was not set when the program began",
@@ -117,6 +118,11 @@ _SKIPPED: dict[str, str] = {
     "every batch twice",
     Skip.BATCH_NORM_IN_PARTS: "a batch norm would see parts of a batch",
     Skip.FILLS_A_CACHE: "the model fills a cache as it runs",
+    Skip.OWN_CACHE: "the program gives `generate` a cache of its own",
+    Skip.NO_CACHE: "the program generates without a cache of keys and values (use_cache=False)",
+    Skip.OTHER_DECODING: "it searches beams or uses an assistant, which `generate` compiles "
+    "nothing of",
+    Skip.NO_STATIC_CACHE: "{model} does not support a cache of a fixed size",
     Skip.DRAWS_RANDOM_NUMBERS: "the model draws random numbers (dropout): parts of a batch would "
     "draw others",
     Skip.WRITES_BUFFERS: "the model writes its buffers as it runs, so it cannot be run again",
@@ -178,6 +184,7 @@ _DONE: dict[str, str] = {
     Done.NORMS_FOLDED: "{norms:plural batch norm} of {model} folded into convolutions",
     Done.CALLED_IN_PARTS: "{model} called in {parts} parts of the batch",
     Done.INFERENCE_MODE: "{model} called in inference mode",
+    Done.STATIC_CACHE: "{model}.generate() keeps keys and values in a cache of a fixed size",
     Done.PADDED_LAYER: "{layer} padded to {width} columns in the product",
     Done.INT8_WEIGHTS: "int8 weights in {layers:plural Linear layer} of {model}",
     Done.FLOAT8_PRODUCTS: "float8 products in {layers:plural Linear layer} of {model}"

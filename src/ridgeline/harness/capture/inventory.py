@@ -165,6 +165,7 @@ class Root(Struct):
     place: str = ""
     inputs: tuple[str, ...] = ()
     evaluation_place: str = ""
+    generates: bool = False
 
     @property
     def loss(self) -> bool:
@@ -204,6 +205,7 @@ class Roots:
                 loss=root.loss,
                 inputs=root.inputs,
                 evaluation_place=root.evaluation_place if trains else "",
+                generates=root.generates,
             )
             for root in self._known.values()
         )
@@ -247,6 +249,7 @@ class Roots:
             cuda_index=first.device.index if first is not None and first.is_cuda else None,
             kind=type(module),
             place=user_line(),
+            generates=any(base.__name__ == "GenerationMixin" for base in kind.__mro__),
         )
 
     def describe(self, root: Root, args: Any, kwargs: Any) -> None:

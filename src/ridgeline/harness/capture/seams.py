@@ -26,6 +26,7 @@ from weakref import WeakKeyDictionary
 from ridgeline.harness.capture import live
 from ridgeline.harness.capture.progress import Gate
 from ridgeline.harness.capture.session import Session
+from ridgeline.harness.capture.text_generation import show_compiled_decoding
 from ridgeline.records.run import Settings, Status
 from ridgeline.records.run_directory import RunDirectory
 
@@ -41,6 +42,9 @@ closed."""
 
 
 class Seams:
+    _see_call: Callable[[Any, Any], Any] | None = None
+    """Sees what outermost modules return, and returns it; None if nothing asks for that."""
+
     def __init__(self, torch: Any, session: Session) -> None:
         self._torch = torch
         self._session = session
@@ -55,7 +59,7 @@ class Seams:
         optimizer = importlib.import_module("torch.optim.optimizer")
         self._around(
             torch.nn.Module, "__call__", session.call_begins, session.call_ends,
-            ("self", "args", "kwargs"),
+            ("self", "args", "kwargs"), self._see_call,
         )  # fmt: skip
         self._around(
             loader._BaseDataLoaderIter, "__next__", session.input_begins, session.input_ends,
@@ -83,6 +87,7 @@ class Seams:
         with contextlib.suppress(TypeError, ValueError, AttributeError, KeyError):
             self._around(process.BaseProcess, "start", session.child_starts, _nothing, ("self",))
         self._wrap_zero_grad(optimizer.Optimizer)
+        show_compiled_decoding(session.gate, session.call_begins, session.call_ends, self._see_call)
         self._handles = [
             optimizer.register_optimizer_step_pre_hook(session.optimizer_begins),
             optimizer.register_optimizer_step_post_hook(session.optimizer_ends),

@@ -1,7 +1,7 @@
 """The session of a trial: a run with fixes applied, whose first steps are watched and whose other
 steps are timed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -252,17 +252,4 @@ class OutputSeams(Seams):
 
     def __init__(self, torch: Any, session: TrialSession) -> None:
         super().__init__(torch, session)
-        self._returned = session.call_returned
-
-    def _around(
-        self,
-        owner: Any,
-        name: str,
-        enter: Callable[..., Any],
-        leave: Callable[[Any], None],
-        passing: Sequence[str],
-        see: Callable[..., Any] | None = None,
-    ) -> None:
-        if name == "__call__":
-            see = self._returned
-        super()._around(owner, name, enter, leave, passing, see)
+        self._see_call = session.call_returned
