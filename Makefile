@@ -21,9 +21,9 @@ demo: $(READY) ## this machine's ceilings, what models cost, two variants compar
 	@$(BIN)/ridgeline hardware --measure
 	@$(BIN)/ridgeline model examples/mlp.py:build examples/cnn.py:build examples/transformer.py:build
 	@$(BIN)/ridgeline model examples/transformer.py:build --train
-	@cd examples/pairs && ../../$(BIN)/ridgeline compare \
+	@bin=$$(cd $(BIN) && pwd) && cd examples/pairs && "$$bin/ridgeline" compare \
 		baseline_bandwidth.py:workload optimized_bandwidth.py:workload --budget 20s
-	@cd examples && ../$(BIN)/ridgeline optimize --fresh --budget 2m train_slow_loader.py
+	@bin=$$(cd $(BIN) && pwd) && cd examples && "$$bin/ridgeline" optimize --fresh --budget 2m train_slow_loader.py
 
 test: $(READY) ## every test that needs no GPU
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
@@ -39,7 +39,7 @@ fuzz: $(READY) ## 2,000 damaged traces, each read or refused in a sentence
 	@$(BIN)/python benchmarks/trace_fuzz.py --mutants 2000
 
 programs: $(READY) ## whole programs under `ridgeline run`: every kind of loop, every bad end
-	@$(BIN)/python -m pytest -m reliability
+	@$(BIN)/python -m pytest -m reliability --numprocesses 2 --dist loadfile
 
 reliability: $(READY) ## programs that must not notice us, faults of ours, kills, secrets, limits
 	@$(BIN)/python -m reliability --jobs 2 --one-in $(or $(ONE_IN),1)

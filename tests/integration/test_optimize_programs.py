@@ -205,7 +205,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, "Future[
     with ThreadPoolExecutor(2) as pool:
         jobs: dict[str, Future[Any]] = {
             "refuses workers": pool.submit(
-                _optimize, folders["refuses workers"], "--json", "train.py", stop_when=_went_on,
+                _optimize, folders["refuses workers"], "--json", "--budget", "1h", "train.py",
+                stop_when=_went_on,
             ),
             "trains": pool.submit(
                 _twice, folders["trains"], "--json", "--keep-exact", "train.py"
@@ -340,7 +341,9 @@ def test_a_change_under_which_it_fails_is_rejected_and_the_rest_goes_on(
 def test_ctrl_c_reports_what_is_known_and_leaves_nothing_running(
     ran: dict[str, "Future[Any]"],
 ) -> None:
-    done = ran["refuses workers"].result()
+    """The program is interrupted as soon as its baseline is known, when every fix is still to be
+    tried: on a busy machine a search that has settled some of them may end before the signal."""
+    done, _ = ran["trains"].result()
     assert done.code == 130
     assert done.document["stopped"] == "interrupted"
     assert done.document["baseline_ms"] > 0
