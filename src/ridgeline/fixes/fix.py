@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from ridgeline.records.edit import Edit
-from ridgeline.records.facts import Fact, Reason, because
+from ridgeline.records.facts import Fact, Reason
 from ridgeline.records.ground import Ground
 from ridgeline.records.parity import Alters
 from ridgeline.records.reason_codes import ByHand
@@ -84,11 +84,6 @@ class EditByHand(Exception):
     def __init__(self, code: ByHand, *, cause: Reason | None = None, **facts: Fact) -> None:
         self.reason = Reason(code.value, facts, cause)
         super().__init__(self.reason)
-
-
-def unclear(problem: str) -> Reason:
-    """Return what a reader of the user's source could not tell, as the cause of an EditByHand."""
-    return because(ByHand.SOURCE_UNCLEAR, problem=problem)
 
 
 class Registered(Struct, frozen=True):

@@ -5,9 +5,9 @@ import ast
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ridgeline.fixes.fix import EditByHand, Source, unclear
+from ridgeline.fixes.fix import EditByHand, Source
 from ridgeline.records.edit import Edit, Import, Insert, Keyword
-from ridgeline.records.facts import Fact, because
+from ridgeline.records.facts import Fact, Reason, because
 from ridgeline.records.reason_codes import ByHand, Done
 from ridgeline.records.trial import Applied
 from ridgeline.source.file import parsed
@@ -43,9 +43,9 @@ def after_made(
     for facts, file, line, text in _model_calls(applied, source, statement):
         others = [(str(one), source(str(one)) or "") for one in program_files(source, file)]
         where = made(text, line, str(facts["model"]), others)
-        if isinstance(where, str):
+        if isinstance(where, Reason):
             code = statement(facts, "model")
-            raise EditByHand(ByHand.AFTER_MODEL_MADE, cause=unclear(where), statement=code)
+            raise EditByHand(ByHand.AFTER_MODEL_MADE, cause=where, statement=code)
         home, put = where.file or file, statement(facts, where.name)
         edits.append(Insert(file=home, line=where.line, where="after", text=put, why=why))
         edits += _torch_import(home, put)
@@ -60,9 +60,9 @@ def before_call(
     edits: list[Edit] = []
     for facts, file, line, text in _model_calls(applied, source, statement):
         where = called(text, line, str(facts["model"]))
-        if isinstance(where, str):
+        if isinstance(where, Reason):
             code = statement(facts, "x")
-            raise EditByHand(ByHand.BEFORE_MODEL_CALL, cause=unclear(where), statement=code)
+            raise EditByHand(ByHand.BEFORE_MODEL_CALL, cause=where, statement=code)
         name = where.given[0] if where.given else ""
         if name or not of_input:
             put = statement(facts, name)
@@ -80,8 +80,8 @@ def around_call(applied: Applied, source: Source, why: str) -> tuple[Edit, ...]:
     ):
         header, kind = autocast_header(facts), str(facts["model"])
         found = cast_edits(file, source, line, header, why, kind, half=logits_stay)
-        if isinstance(found, str):
-            raise EditByHand(ByHand.AROUND_MODEL_CALL, cause=unclear(found), header=header)
+        if isinstance(found, Reason):
+            raise EditByHand(ByHand.AROUND_MODEL_CALL, cause=found, header=header)
         edits += found
     return tuple(dict.fromkeys(edits))
 

@@ -191,24 +191,22 @@ def _patch(planned: list[Planned], instructions: dict[str, list[Reason]]) -> lis
             patched(_shown(path), path.read_bytes(), edits)
             for path, edits in _by_file(planned).items()
         ]
-        refused = {one.edit: one.why for file in files for one in file.refused}
+        refused = {one.edit: one.reason for file in files for one in file.refused}
         if not refused:
             return files
         for one in list(planned):
-            reasons = dict.fromkeys(refused[edit] for _, edit in one.edits if edit in refused)
-            if not reasons:
+            if not any(edit in refused for _, edit in one.edits):
                 continue
             left = [
                 (path, edit)
                 for path, edit in one.edits
                 if not one.all_or_none and edit not in refused
             ]
-            by_hand_lines = [
-                by_hand(edit, _shown(path)) for path, edit in one.edits if (path, edit) not in left
-            ]
-            problem, instruction = "; ".join(reasons), "; ".join(by_hand_lines)
-            refusal = because(ByHand.EDIT_REFUSED, problem=problem, instruction=instruction)
-            instructions.setdefault(one.fix, []).append(refusal)
+            instructions.setdefault(one.fix, []).extend(
+                refused.get(edit) or by_hand(edit, _shown(path))
+                for path, edit in one.edits
+                if (path, edit) not in left
+            )
             planned.remove(one)
             if left:
                 planned.append(replace(one, edits=tuple(left)))
@@ -241,12 +239,12 @@ def write(
         *(one.fix for one in made.planned if any(path in without_copy for path, _ in one.edits)),
     ]
     unwritten = (
-        because(ByHand.FILE_NOT_COPIED, file=str(file), problem=why, diff_file=diff_file)
+        because(ByHand.FILE_NOT_COPIED, cause=why, file=str(file), diff_file=diff_file)
         for file, why in laid.left
     )
     written = Written(
         files=tuple(str(one.to) for one in laid.made), diff=diff, diff_file=diff_file,
-        by_hand=(*made.by_hand, *unwritten), notes=laid.said,
+        by_hand=(*made.by_hand, *unwritten), notes=laid.taken,
     )  # fmt: skip
     if not written.files:
         return written

@@ -5,6 +5,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline.records.facts import Reason
+
 
 class Keyword(Struct, frozen=True, kw_only=True, tag=True):
     """A keyword of the call on that line: `pin_memory=True` of `DataLoader(…)`."""
@@ -95,9 +97,8 @@ class Refused(Struct, frozen=True, kw_only=True):
     """An edit that could not be carried out safely."""
 
     edit: Edit
-    why: str
-    write: str
-    """What to write, and where, by hand: a sentence and the code."""
+    reason: Reason
+    """What to write by hand, and where: a `ByHand`. The cause says why the edit was refused."""
 
 
 class Patched(Struct, frozen=True, kw_only=True):

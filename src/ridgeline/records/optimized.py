@@ -155,7 +155,7 @@ class Written(Struct, frozen=True, kw_only=True):
     diff_file: str = ""
     by_hand: tuple[Reason, ...] = ()
     """For what could not be edited safely: what to write where."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Reason, ...] = ()
     """Names of copies that were taken already."""
     checked: str = ""
     """What the patched program did by itself, in a sentence."""

@@ -245,13 +245,96 @@ class ByHand(StrEnum):
     GIVE_LIGHTNING_TRAINER = "by-hand.give-lightning-trainer"  # argument, place, clips
     NAME_MODEL = "by-hand.name-model"  # call, place, statement
     WRITER_FAILED = "by-hand.writer-failed"  # title, error
-    EDIT_REFUSED = "by-hand.edit-refused"  # problem, instruction
-    FILE_NOT_COPIED = "by-hand.file-not-copied"  # file, problem, diff_file
+    FILE_NOT_COPIED = "by-hand.file-not-copied"  # file, diff_file
+    NAME_TAKEN = "by-hand.name-taken"  # file, copy
+    # Edits that were refused: the cause is an `Obstacle`
+    GIVE_KEYWORD = "by-hand.give-keyword"  # file, line, call, name, value
+    PUT_BESIDE = "by-hand.put-beside"  # file, line, where, text
+    PUT_WITHIN = "by-hand.put-within"  # file, first, last, header
+    REPLACE = "by-hand.replace"  # file, line, before, text
+    REWRITE = "by-hand.rewrite"  # file, first, last, text
+    PUT_IMPORT = "by-hand.put-import"  # file, text
+    PUT_AT_START = "by-hand.put-at-start"  # file, text
+    PUT_AFTER_IMPORTS = "by-hand.put-after-imports"  # file, text
     # Causes
-    SOURCE_UNCLEAR = "by-hand.source-unclear"  # problem: what the reader of the source found
     BLOCKS_NOT_NAMED = "by-hand.blocks-not-named"
     SIZE_UNREADABLE = "by-hand.size-unreadable"
     SIZE_OF_OTHER_NAME = "by-hand.size-of-other-name"
     SIZE_EXPRESSION = "by-hand.size-expression"  # expression
     NO_LINE_CALLS_MODEL = "by-hand.no-line-calls-model"
     FILE_UNREADABLE = "by-hand.file-unreadable"  # file
+
+
+class Obstacle(StrEnum):
+    """Why the user's source cannot be read or edited safely."""
+
+    # The reader of models
+    NOT_PYTHON = "obstacle.not-python"  # error
+    MODEL_CALLS_ITSELF = "obstacle.model-calls-itself"  # line
+    NO_NAMED_CALL = "obstacle.no-named-call"  # line
+    NO_CALL_OF = "obstacle.no-call-of"  # name, line
+    ONE_STATEMENT = "obstacle.one-statement"
+    NO_BACKWARD = "obstacle.no-backward"
+    CALL_IN_HEADER = "obstacle.call-in-header"  # line
+    MADE_IN_OTHER_FILE = "obstacle.made-in-other-file"  # name, function
+    NOT_ASSIGNED_BEFORE = "obstacle.not-assigned-before"  # name, line
+    OUTSIDE_A_CLASS = "obstacle.outside-a-class"  # name
+    NOT_ASSIGNED_IN_CLASS = "obstacle.not-assigned-in-class"  # name
+    HANDED_WITHOUT_NAME = "obstacle.handed-without-name"  # line, name
+    FAR_AWAY = "obstacle.far-away"
+    FROM_SEVERAL_PLACES = "obstacle.from-several-places"  # function, name
+    ASSIGNED_EVERY_PASS = "obstacle.assigned-every-pass"  # name, line
+    NO_PLAIN_BACKWARD = "obstacle.no-plain-backward"  # first, last
+    SEVERAL_STEPS = "obstacle.several-steps"  # optimizers
+    GRADIENTS_READ = "obstacle.gradients-read"
+    NO_FREE_NAME = "obstacle.no-free-name"
+
+    # The editor
+    NOT_DECODED = "obstacle.not-decoded"  # error
+    NOT_PARSED = "obstacle.not-parsed"  # line
+    NESTED_TOO_DEEPLY = "obstacle.nested-too-deeply"
+    NOT_ENCODED = "obstacle.not-encoded"  # encoding
+    OTHER_ENCODING = "obstacle.other-encoding"
+    DOES_NOT_COMPILE = "obstacle.does-not-compile"  # error
+    NOT_TOGETHER = "obstacle.not-together"
+    OWN_CODE_NOT_PARSED = "obstacle.own-code-not-parsed"
+    CONTINUED_LINE = "obstacle.continued-line"
+    PART_OF_STATEMENT = "obstacle.part-of-statement"  # line, first
+    SEVERAL_STATEMENTS = "obstacle.several-statements"  # line
+    NOT_REACHED = "obstacle.not-reached"
+    STATEMENT_REWRITTEN = "obstacle.statement-rewritten"
+    NO_STATEMENT_IN_IT = "obstacle.no-statement-in-it"
+    MUST_STAY_FIRST = "obstacle.must-stay-first"
+    OVERLAPS = "obstacle.overlaps"
+    DIFFERENT_BLOCKS = "obstacle.different-blocks"  # first, last
+    NOT_A_BLOCK_END = "obstacle.not-a-block-end"  # line
+    LINES_CHANGED = "obstacle.lines-changed"  # first, last
+    NO_WHOLE_STATEMENTS = "obstacle.no-whole-statements"  # first, last
+    INDENTED_OTHERWISE = "obstacle.indented-otherwise"
+    EDIT_BESIDE = "obstacle.edit-beside"
+    NOT_BOUND_AT_START = "obstacle.not-bound-at-start"  # names
+    NO_IMPORT = "obstacle.no-import"
+    BOUND_TO_OTHER = "obstacle.bound-to-other"  # name, line
+    NOT_BOUND_AT_TOP = "obstacle.not-bound-at-top"  # name
+    TEXT_NOT_KEPT = "obstacle.text-not-kept"
+    NO_STATEMENT = "obstacle.no-statement"  # line
+    NO_EXPRESSION = "obstacle.no-expression"  # expression
+    NO_NAME = "obstacle.no-name"  # name
+    OTHER_VALUE = "obstacle.other-value"  # name, value
+    LOOKED_UP_CALL = "obstacle.looked-up-call"  # line, call
+    NOT_ONE_CALL = "obstacle.not-one-call"  # calls, call, line
+    CALL_IN_STRING = "obstacle.call-in-string"
+    MAY_BE_IN_STARS = "obstacle.may-be-in-stars"  # name, stars
+    MAY_BE_BARE = "obstacle.may-be-bare"  # name
+    VALUE_MAY_DO_MORE = "obstacle.value-may-do-more"  # name, value
+    VALUE_ON_SEVERAL_LINES = "obstacle.value-on-several-lines"  # name
+    NOT_THERE_ONCE = "obstacle.not-there-once"  # expression, times
+
+    # Copies of files
+    PACKAGE_FILE = "obstacle.package-file"
+    PACKAGE_DOES_MORE = "obstacle.package-does-more"  # package
+    REACHED_THROUGH_PACKAGE = "obstacle.reached-through-package"  # line, importer, package
+    NO_IMPORT_LEADS_TO_IT = "obstacle.no-import-leads-to-it"
+    MORE_THAN_IMPORT = "obstacle.more-than-import"  # line, importer
+    USED_BY_WHOLE_NAME = "obstacle.used-by-whole-name"  # line, importer, name
+    OTHER_PATH = "obstacle.other-path"  # line, importer

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ridgeline.records.reason_codes import ByHand, Done, Skip
+from ridgeline.records.reason_codes import ByHand, Done, Obstacle, Skip
 
 _SKIPPED: dict[str, str] = {
     Skip.NO_GPU: "it needs a GPU",
@@ -251,10 +251,19 @@ _BY_HAND: dict[str, str] = {
     ByHand.NAME_MODEL: "give the model a name, and write before it is handed to {call}(…) in "
     "{place}: {statement}",
     ByHand.WRITER_FAILED: "{title}: it could not be written ({error})",
-    ByHand.EDIT_REFUSED: "{problem}: {instruction}",
-    ByHand.FILE_NOT_COPIED: "the changes of {file} are in no copy: {problem}. Put them into the "
+    ByHand.NAME_TAKEN: "{file} is a file of yours, or changed by you: see {copy}",
+    ByHand.GIVE_KEYWORD: "{cause:colon}in {file}, line {line}: give {call}(…)\n    {name}={value}",
+    ByHand.PUT_BESIDE: "{cause:colon}in {file}, line {line}: {where} the statement there, put\n"
+    "{text}",
+    ByHand.PUT_WITHIN: "{cause:colon}in {file}, line {first}{last:to_line}: put what stands there "
+    "into\n    with {header}:",
+    ByHand.REPLACE: "{cause:colon}in {file}, line {line}: in place of {before} write\n{text}",
+    ByHand.REWRITE: "{cause:colon}in {file}, line {first}{last:to_line}: write\n{text}",
+    ByHand.PUT_IMPORT: "{cause:colon}in {file}, with its imports: put\n{text}",
+    ByHand.PUT_AT_START: "{cause:colon}in {file}, before its first import: put\n{text}",
+    ByHand.PUT_AFTER_IMPORTS: "{cause:colon}in {file}, after its imports: put\n{text}",
+    ByHand.FILE_NOT_COPIED: "the changes of {file} are in no copy: {cause}. Put them into the "
     "file itself: patch -p0 < {diff_file}",
-    ByHand.SOURCE_UNCLEAR: "{problem}",
     ByHand.SOME_BLOCKS: "only some of the blocks are checkpointed",
     ByHand.BLOCKS_NOT_NAMED: "the program's own files do not call the blocks by a name",
     ByHand.SIZE_UNREADABLE: "cannot be read",
@@ -263,9 +272,82 @@ _BY_HAND: dict[str, str] = {
     ByHand.NO_LINE_CALLS_MODEL: "no line of the program's own calls the model",
     ByHand.FILE_UNREADABLE: "{file} cannot be read",
 }
-TEMPLATES: dict[str, str] = {**_SKIPPED, **_DONE, **_BY_HAND}
+_OBSTACLES: dict[str, str] = {
+    Obstacle.NOT_PYTHON: "the file cannot be read as Python: {error}",
+    Obstacle.MODEL_CALLS_ITSELF: "the model calls itself on line {line}",
+    Obstacle.NO_NAMED_CALL: "no model is called by a name on line {line}",
+    Obstacle.NO_CALL_OF: "no call of {name} is on line {line}",
+    Obstacle.ONE_STATEMENT: "the model's call and the backward are one statement",
+    Obstacle.NO_BACKWARD: "no backward follows the model's call in its block",
+    Obstacle.CALL_IN_HEADER: "the model is called in the header of the statement on line {line}",
+    Obstacle.MADE_IN_OTHER_FILE: "{name} comes from where {function}() is called, in another file",
+    Obstacle.NOT_ASSIGNED_BEFORE: "{name} is not assigned in this file before line {line}",
+    Obstacle.OUTSIDE_A_CLASS: "{name} is used outside a class",
+    Obstacle.NOT_ASSIGNED_IN_CLASS: "{name} is not assigned in its class in this file",
+    Obstacle.HANDED_WITHOUT_NAME: "line {line} hands {name} over without a name",
+    Obstacle.FAR_AWAY: "it comes from far away",
+    Obstacle.FROM_SEVERAL_PLACES: "{function}() gets {name} from several places",
+    Obstacle.ASSIGNED_EVERY_PASS: "{name} is assigned anew at every pass, on line {line}",
+    Obstacle.NO_PLAIN_BACKWARD: "lines {first} to {last} run no backward of a loss alone",
+    Obstacle.SEVERAL_STEPS: "{optimizers} optimizers step in that function",
+    Obstacle.GRADIENTS_READ: "gradients are read in that function, which would be scaled ones",
+    Obstacle.NO_FREE_NAME: "the program has names for a scaler already",
+    Obstacle.NOT_DECODED: "{error}",
+    Obstacle.NOT_PARSED: "it cannot be parsed (line {line})",
+    Obstacle.NESTED_TOO_DEEPLY: "it is nested too deeply",
+    Obstacle.NOT_ENCODED: "it cannot be written in {encoding}",
+    Obstacle.OTHER_ENCODING: "the file would be read in another encoding",
+    Obstacle.DOES_NOT_COMPILE: "it does not compile: {error}",
+    Obstacle.NOT_TOGETHER: "it was not made together with the others",
+    Obstacle.OWN_CODE_NOT_PARSED: "its code does not parse",
+    Obstacle.CONTINUED_LINE: "its line goes on from the one above",
+    Obstacle.PART_OF_STATEMENT: "line {line} is a part of the statement on line {first}",
+    Obstacle.SEVERAL_STATEMENTS: "line {line} holds more than one statement",
+    Obstacle.NOT_REACHED: "nothing after that statement would be reached",
+    Obstacle.STATEMENT_REWRITTEN: "the statement it belongs to is rewritten",
+    Obstacle.NO_STATEMENT_IN_IT: "it holds no statement",
+    Obstacle.MUST_STAY_FIRST: "a docstring or a __future__ import must stay first",
+    Obstacle.OVERLAPS: "it overlaps another edit",
+    Obstacle.DIFFERENT_BLOCKS: "lines {first} and {last} are in different blocks",
+    Obstacle.NOT_A_BLOCK_END: "line {line} is not the end of a statement of that block",
+    Obstacle.LINES_CHANGED: "lines {first} to {last} are not what they were",
+    Obstacle.NO_WHOLE_STATEMENTS: "lines {first} to {last} are no whole statements",
+    Obstacle.INDENTED_OTHERWISE: "its first line is indented otherwise",
+    Obstacle.EDIT_BESIDE: "another edit is put beside one of its statements",
+    Obstacle.NOT_BOUND_AT_START: "{names} is not bound at the start of the file",
+    Obstacle.NO_IMPORT: "it is no import",
+    Obstacle.BOUND_TO_OTHER: "{name} is bound to something else on line {line}",
+    Obstacle.NOT_BOUND_AT_TOP: "{name} is not bound at the top level of the file",
+    Obstacle.TEXT_NOT_KEPT: "the parser does not give the same text back",
+    Obstacle.NO_STATEMENT: "there is no statement on line {line}",
+    Obstacle.NO_EXPRESSION: "{expression!r} is no expression",
+    Obstacle.NO_NAME: "{name!r} is no name",
+    Obstacle.OTHER_VALUE: "another edit gives it {name}={value}",
+    Obstacle.LOOKED_UP_CALL: "line {line} looks up what it calls, {call} with these options",
+    Obstacle.NOT_ONE_CALL: "there {calls:are_calls} of {call} on line {line}",
+    Obstacle.CALL_IN_STRING: "the call is inside a string",
+    Obstacle.MAY_BE_IN_STARS: "{name} may be in the {stars}… of the call",
+    Obstacle.MAY_BE_BARE: "{name} may be one of the call's bare arguments",
+    Obstacle.VALUE_MAY_DO_MORE: "it has {name}={value}, which may do more than give a value",
+    Obstacle.VALUE_ON_SEVERAL_LINES: "its value of {name} is written over several lines",
+    Obstacle.NOT_THERE_ONCE: "{expression} is {times:there_times}",
+    Obstacle.PACKAGE_FILE: "it is the file of a package, which has one name only",
+    Obstacle.PACKAGE_DOES_MORE: "{package} imports it and does more than that",
+    Obstacle.REACHED_THROUGH_PACKAGE: "line {line} of {importer} reaches it through {package}",
+    Obstacle.NO_IMPORT_LEADS_TO_IT: "no import of the script leads to it by a name that can be "
+    "followed",
+    Obstacle.MORE_THAN_IMPORT: "line {line} of {importer} holds more than its import",
+    Obstacle.USED_BY_WHOLE_NAME: "line {line} of {importer} imports it as {name}, which is used by "
+    "its whole name",
+    Obstacle.OTHER_PATH: "line {line} of {importer} reaches it by another path",
+}
+TEMPLATES: dict[str, str] = {**_SKIPPED, **_DONE, **_BY_HAND, **_OBSTACLES}
 _BESIDE_CLIPPING = "; beside clipping it refuses an optimizer with fused=True"
 UNITS: dict[str, Callable[[Any], str]] = {
+    "to_line": lambda value: f" to line {value}" if value else "",
+    "colon": lambda value: f"{value}: " if value else "",
+    "are_calls": lambda value: f"are {value} calls" if value else "is no call",
+    "there_times": lambda value: f"there {value} times" if value else "not there",
     "then": lambda value: f"{value}; " if value else "",
     "in_place": lambda value: f"in {value}: " if value else "",
     "attribute": lambda value: f".{value}" if value else "",

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from ridgeline.records.edit import Edit, Import, Insert, Replace, Top, Within
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.reason_codes import Obstacle
 from ridgeline.source.file import Function, SourceFile, calls_in, dotted_name, last_name
 from ridgeline.source.models import backward, call_of, given_to_loss, to_backward
 from ridgeline.source.program import ReadText, classes
@@ -45,12 +47,12 @@ def cast_edits(
     kind: str = "",
     *,
     half: bool = False,
-) -> tuple[Edit, ...] | str:
+) -> tuple[Edit, ...] | Reason:
     """Return the edits that run the model's call on a line under `header`, or why no edit does.
     With `half`, what a cross-entropy is given stays in 16 bits, since the loss casts it itself."""
     text = source(file) or ""
     found = call_of(text, line, kind)
-    if isinstance(found, str):
+    if isinstance(found, Reason):
         return found
     tree, call = found
     to_loss = frozenset(given_to_loss(tree) if half else ())
@@ -58,7 +60,7 @@ def cast_edits(
     edits = edits or _before_statement(file, tree, call, header, why, to_loss)
     if edits is None or _returns_objects(source, file, kind):
         lines = to_backward(text, line, kind)
-        if isinstance(lines, str):
+        if isinstance(lines, Reason):
             return lines
         edits = (Within(file=file, first=lines[0], last=lines[1], header=header, why=why),)
     return (*edits, Import(file=file, text="import torch"))
@@ -239,30 +241,30 @@ def _begins_line(tree: SourceFile, statement: ast.stmt) -> bool:
 
 def scaler_edits(
     file: str, text: str, line: int, device: str, scale: float, kind: str = ""
-) -> tuple[Edit, ...] | str:
+) -> tuple[Edit, ...] | Reason:
     """Return the edits that write a gradient scaler, which begins with `scale`, into the loop; or
     why the loop is not plain enough."""
     found = call_of(text, line, kind)
-    if isinstance(found, str):
+    if isinstance(found, Reason):
         return found
     tree, call = found
     lines = backward(text, line, kind)
-    if isinstance(lines, str):
+    if isinstance(lines, Reason):
         return lines
     first, last = lines
     loss = [c for c in tree.calls if first <= c.lineno <= last and last_name(c) == "backward"]
     if len(loss) != 1 or not isinstance(loss[0].func, ast.Attribute):
-        return f"lines {first} to {last} run no backward of a loss alone"
+        return because(Obstacle.NO_PLAIN_BACKWARD, first=first, last=last)
     scope = tree.scope_of(call)
     steps = [c for c in calls_in(scope) if _is_step(tree, c)]
     owners = {dotted_name(c.func).rpartition(".")[0] for c in steps}
     if len(owners) != 1:
-        return f"{len(owners)} optimizers step in that function"
+        return because(Obstacle.SEVERAL_STEPS, optimizers=len(owners))
     if any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in ast.walk(scope)):
-        return "gradients are read in that function, which would be scaled ones"
+        return because(Obstacle.GRADIENTS_READ)
     name, owner = _free_name(tree, _SCALER_NAMES), owners.pop()
     if not name:
-        return "the program has names for a scaler already"
+        return because(Obstacle.NO_FREE_NAME)
     before = ast.unparse(loss[0].func.value)
     made = f'{name} = torch.amp.GradScaler("{device}", init_scale={scale})'
     edits: list[Edit] = [

@@ -15,6 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ridgeline.records.edit import Edit, Keyword, Replace, Top
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.reason_codes import Obstacle
 from ridgeline.source.file import (
     Function,
     Scope,
@@ -34,7 +36,7 @@ Others = Sequence[tuple[str, str]]
 """Files of the program, by path, with their texts."""
 _MOVING = ("to", "cuda")
 _WRAPPERS = ("DistributedDataParallel", "DDP", "DataParallel")
-_NO_BACKWARD = "no backward follows the model's call in its block"
+_NO_BACKWARD = because(Obstacle.NO_BACKWARD)
 _MAX_CALLERS = 4
 """Functions that a model is followed back through."""
 
@@ -112,11 +114,11 @@ def _moves(node: ast.AST) -> bool:
     return any(isinstance(c.func, ast.Attribute) and c.func.attr in _MOVING for c in calls_in(node))
 
 
-def called(text: str, line: int, kind: str = "") -> Called | str:
+def called(text: str, line: int, kind: str = "") -> Called | Reason:
     """Return the call of the model on a line. `kind` is the model's class, if it is known: of
     several names called on the line, the one that is made from it."""
     found = call_of(text, line, kind)
-    if isinstance(found, str):
+    if isinstance(found, Reason):
         return found
     source, call = found
     statement = source.statement_of(call)
@@ -146,17 +148,17 @@ def _stored(scope: ast.AST) -> set[str]:
     return {name.id for name in names if not isinstance(name.ctx, ast.Load)}
 
 
-def call_of(text: str, line: int, kind: str = "") -> tuple[SourceFile, ast.Call] | str:
+def call_of(text: str, line: int, kind: str = "") -> tuple[SourceFile, ast.Call] | Reason:
     """Return the file and the model's call among the calls on a line: run-time frames name lines,
     not columns."""
     try:
         source = SourceFile("", text)
     except (SyntaxError, ValueError, RecursionError) as error:
-        return f"the file cannot be read as Python: {error}"
+        return because(Obstacle.NOT_PYTHON, error=str(error))
     every = source.calls_on_line(line)
     exact = [c for c in every if c.lineno == line] or every
     if any(dotted_name(c.func) == "self" for c in exact):
-        return f"the model calls itself on line {line}"
+        return because(Obstacle.MODEL_CALLS_ITSELF, line=line)
     found = []
     for call in exact:
         name = dotted_name(call.func)
@@ -167,15 +169,15 @@ def call_of(text: str, line: int, kind: str = "") -> tuple[SourceFile, ast.Call]
             named = name.rpartition(".")[2].lower() in ("model", "net", "network")
             found.append(((ours, not loss, named, call.col_offset), call))
     if not found:
-        return f"no model is called by a name on line {line}"
+        return because(Obstacle.NO_NAMED_CALL, line=line)
     return source, max(found, key=lambda one: one[0])[1]
 
 
-def made(text: str, line: int, kind: str = "", others: Others = ()) -> MadeAt | str:
+def made(text: str, line: int, kind: str = "", others: Others = ()) -> MadeAt | Reason:
     """Return where the model called on a line is made. `others` are files that it may have been
     handed over from."""
     found = call_of(text, line, kind)
-    if isinstance(found, str):
+    if isinstance(found, Reason):
         return found
     source, call = found
     name = dotted_name(call.func)
@@ -185,40 +187,40 @@ def made(text: str, line: int, kind: str = "", others: Others = ()) -> MadeAt | 
     return _made_in_others(source, name, call, others) or where
 
 
-def to_backward(text: str, line: int, kind: str = "") -> tuple[int, int] | str:
+def to_backward(text: str, line: int, kind: str = "") -> tuple[int, int] | Reason:
     """Return the first and last line of the statements from the call to before the backward, or to
     the end of the block that returns the loss."""
     found = _onward(text, line, kind)
-    if isinstance(found, str):
+    if isinstance(found, Reason):
         return found
     rest, runs = found
     if not rest:
-        return "the model's call and the backward are one statement"
+        return because(Obstacle.ONE_STATEMENT)
     if runs is None and not isinstance(rest[-1], ast.Return):
         return _NO_BACKWARD
     return rest[0].lineno, rest[-1].end_lineno or rest[-1].lineno
 
 
-def backward(text: str, line: int, kind: str = "") -> tuple[int, int] | str:
+def backward(text: str, line: int, kind: str = "") -> tuple[int, int] | Reason:
     """Return the first and last line of the statement that runs the backward of what the model
     returned."""
     found = _onward(text, line, kind)
-    if isinstance(found, str):
+    if isinstance(found, Reason):
         return found
     runs = found[1]
     return _NO_BACKWARD if runs is None else (runs.lineno, runs.end_lineno or runs.lineno)
 
 
-def _onward(text: str, line: int, kind: str) -> tuple[list[ast.stmt], ast.stmt | None] | str:
+def _onward(text: str, line: int, kind: str) -> tuple[list[ast.stmt], ast.stmt | None] | Reason:
     """Return the statements of the block from the call on, and the one that runs the backward,
     which may follow the `with` that the call is in."""
     found = call_of(text, line, kind)
-    if isinstance(found, str):
+    if isinstance(found, Reason):
         return found
     source, call = found
     start = source.statement_of(call)
     if isinstance(start, ast.If | ast.For | ast.While | ast.With):
-        return f"the model is called in the header of the statement on line {start.lineno}"
+        return because(Obstacle.CALL_IN_HEADER, line=start.lineno)
     block = source.block_of(start)
     rest = block[block.index(start) :]
     for index, statement in enumerate(rest):
@@ -249,7 +251,7 @@ def _values(source: SourceFile, name: str, call: ast.Call) -> list[str]:
     return found + [name for scope in scopes if name in parameters(scope)]
 
 
-def _find_made(source: SourceFile, name: str, use: ast.AST, callers: int) -> MadeAt | str:
+def _find_made(source: SourceFile, name: str, use: ast.AST, callers: int) -> MadeAt | Reason:
     if name.startswith("self."):
         return _made_of_class(source, name, use)
     for scope in source.parents(use):
@@ -262,14 +264,14 @@ def _find_made(source: SourceFile, name: str, use: ast.AST, callers: int) -> Mad
             return _settled(source, found[-1], use if own else None, name)
         if isinstance(scope, Function) and name in parameters(scope):
             where = _from_callers(source, scope, _handed(source, scope), name, callers)
-            return where or f"{name} comes from where {scope.name}() is called, in another file"
-    return f"{name} is not assigned in this file before line {getattr(use, 'lineno', 0)}"
+            return where or because(Obstacle.MADE_IN_OTHER_FILE, name=name, function=scope.name)
+    return because(Obstacle.NOT_ASSIGNED_BEFORE, name=name, line=getattr(use, "lineno", 0))
 
 
-def _made_of_class(source: SourceFile, name: str, use: ast.AST) -> MadeAt | str:
+def _made_of_class(source: SourceFile, name: str, use: ast.AST) -> MadeAt | Reason:
     own = source.class_of(use)
     if own is None:
-        return f"{name} is used outside a class"
+        return because(Obstacle.OUTSIDE_A_CLASS, name=name)
     names = {dotted_name(base) for base in own.bases}
     bases = [n for n in source.nodes if isinstance(n, ast.ClassDef) and n.name in names]
     for kind in (own, *bases):
@@ -279,12 +281,12 @@ def _made_of_class(source: SourceFile, name: str, use: ast.AST) -> MadeAt | str:
             if found:
                 same = source.scope_of(use) is method
                 return _settled(source, found[-1], use if same else None, name)
-    return f"{name} is not assigned in its class in this file"
+    return because(Obstacle.NOT_ASSIGNED_IN_CLASS, name=name)
 
 
 def _made_in_others(
     source: SourceFile, name: str, use: ast.AST, others: Others
-) -> MadeAt | str | None:
+) -> MadeAt | Reason | None:
     """Return where a function of this file gets its model from the one file that calls it; None if
     that is not how it gets it."""
     function = source.function_of(use)
@@ -311,10 +313,10 @@ def _handed(source: SourceFile, function: Function) -> list[str]:
 
 def _from_callers(
     source: SourceFile, function: Function, handed: list[str], name: str, callers: int
-) -> MadeAt | str:
-    """Return where the callers of a function make what they give for `name`; "" if nothing in this
-    file calls it."""
-    answers: list[MadeAt | str] = []
+) -> MadeAt | Reason | None:
+    """Return where the callers of a function make what they give for `name`; None if nothing in
+    this file calls it."""
+    answers: list[MadeAt | Reason] = []
     for call in source.calls:
         if last_name(call) != function.name or source.scope_of(call) is function:
             continue
@@ -323,24 +325,22 @@ def _from_callers(
         given = keyword_value(call, name) or given
         theirs = dotted_name(given) if given is not None else ""
         if not theirs:
-            return f"line {call.lineno} hands {name} over without a name"
-        found = (
-            _find_made(source, theirs, call, callers - 1) if callers else "it comes from far away"
-        )
-        answers.append(found)
+            return because(Obstacle.HANDED_WITHOUT_NAME, line=call.lineno, name=name)
+        far = because(Obstacle.FAR_AWAY)
+        answers.append(_find_made(source, theirs, call, callers - 1) if callers else far)
     if any(one != answers[0] for one in answers):
-        return f"{function.name}() gets {name} from several places"
-    return answers[0] if answers else ""
+        return because(Obstacle.FROM_SEVERAL_PLACES, function=function.name, name=name)
+    return answers[0] if answers else None
 
 
 def _settled(
     source: SourceFile, assigned: ast.stmt, use: ast.AST | None, name: str
-) -> MadeAt | str:
+) -> MadeAt | Reason:
     """Return the place after a statement that assigns the model; after the whole `if` if a branch
     assigns it, since the other branch's model is one too."""
     loop = source.loop_of(use) if use is not None else None
     if loop is not None and loop is source.loop_of(assigned):
-        return f"{name} is assigned anew at every pass, on line {assigned.lineno}"
+        return because(Obstacle.ASSIGNED_EVERY_PASS, name=name, line=assigned.lineno)
     shared = set(source.parents(use)) if use is not None else set()
     statement = assigned
     for outer in source.parents(assigned):

@@ -14,7 +14,7 @@ from ridgeline.fixes.rehearsal import rehearse
 from ridgeline.fixes.torch_functions import in_parts, joined
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
-from ridgeline.records.reason_codes import ByHand, Done, Skip
+from ridgeline.records.reason_codes import ByHand, Done, Obstacle, Skip
 from ridgeline.records.run import LoaderSeen
 from ridgeline.source.editing.patching import patched
 from tests.unit.fixes.seams_here import applied, code, codes, done, why
@@ -192,4 +192,4 @@ def test_a_call_that_cannot_be_found_is_said_in_words() -> None:
         gradient_accumulation.source_edits(divided, lambda file: "x = 1\n")
     reason = raised.value.reason
     assert (reason.code, reason.facts) == (ByHand.CALL_IN_PARTS, {"parts": 4})
-    assert code(reason.cause) == ByHand.SOURCE_UNCLEAR
+    assert code(reason.cause) == Obstacle.NO_NAMED_CALL

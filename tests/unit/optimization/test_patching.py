@@ -13,7 +13,7 @@ from ridgeline.optimization.patching import patches, write, write_diff
 from ridgeline.records.facts import Place, Ratio, Reason, because
 from ridgeline.records.optimized import Optimized, Total, Written
 from ridgeline.records.parity import Parity
-from ridgeline.records.reason_codes import ByHand, Done
+from ridgeline.records.reason_codes import ByHand, Done, Obstacle
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Applied, Asked, FixTarget
 
@@ -49,9 +49,9 @@ def test_an_edit_that_is_not_safe_is_described_to_be_made_by_hand(tmp_path: Path
     found = patches(script, [one("fused-optimizer", FUSED, f"{script}:5")])
     assert not found.files
     (reason,) = found.by_hand
-    assert reason.code == ByHand.EDIT_REFUSED
-    assert "line 5" in str(reason.facts["instruction"])
-    assert "fused=True" in str(reason.facts["instruction"])
+    cause = because(Obstacle.MAY_BE_IN_STARS, name="fused", stars="*")
+    facts = {"file": str(script), "line": 5, "call": "AdamW", "name": "fused", "value": "True"}
+    assert reason == because(ByHand.GIVE_KEYWORD, cause=cause, **facts)
 
 
 def option(call: str, name: str, value: int | bool) -> Reason:
@@ -75,14 +75,16 @@ def one(fix: str, done: Reason, *places: str) -> Applied:
 
 
 def test_a_change_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    """Half of it would call the model twice. DirectWork its import of torch is refused."""
+    """Half of it would call the model twice. Its import of torch is refused."""
     script = tmp_path / "train.py"
     loop = "for x in data:\n    loss = f(model(x))\n    loss.backward()\n"
     script.write_text(f"torch = None\nmodel = Net()\n{loop}")
     found = patches(script, [one("autocast", under_autocast("Net", "cpu"), f"{script}:4")])
     assert not found.files
     assert found.missing == ("autocast",)
-    assert "with torch.autocast" in str(found.by_hand[0].facts["instruction"])
+    put = {reason.code: reason for reason in found.by_hand}
+    assert "with torch.autocast" in str(put[ByHand.PUT_BESIDE].facts["text"])
+    assert put[ByHand.PUT_IMPORT].cause == because(Obstacle.BOUND_TO_OTHER, name="torch", line=1)
 
 
 def test_a_model_handed_to_another_file_is_changed_where_it_is_made(tmp_path: Path) -> None:

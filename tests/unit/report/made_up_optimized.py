@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from ridgeline.records.facts import Place, Ratio, Reason, because
 from ridgeline.records.optimized import Optimized, Rung, SearchCode, Total, Written
 from ridgeline.records.parity import Check, Parity
-from ridgeline.records.reason_codes import ByHand, Done
+from ridgeline.records.reason_codes import ByHand, Done, Obstacle
 from ridgeline.records.trial import Applied, FixTarget
 
 GIB = 2**30
@@ -174,9 +174,9 @@ def climbed() -> Optimized:
             files=("optimized_train.py",), diff=DIFF, diff_file="optimized_train.diff",
             by_hand=(
                 because(
-                    ByHand.EDIT_REFUSED, problem="several statements",
-                    instruction="in model.py, line 88, write:\n"
-                    "    self.net = torch.compile(self.net)",
+                    ByHand.PUT_BESIDE, cause=because(Obstacle.SEVERAL_STATEMENTS, line=88),
+                    file="model.py", line=88, where="after",
+                    text="    self.net = torch.compile(self.net)",
                 ),
             ),
             checked="the copy by itself takes 22.7 ms a step, 6.71 ×", agrees=True,
@@ -271,7 +271,7 @@ def hostile() -> Optimized:
         total=replace(total(), parity=parity("weak", why=HOSTILE)),
         written=Written(
             files=(HOSTILE,), diff=DIFF + HOSTILE, checked=HOSTILE, agrees=False,
-            by_hand=(because(ByHand.SOURCE_UNCLEAR, problem=HOSTILE),),
+            by_hand=(because(ByHand.NAME_TAKEN, file=HOSTILE, copy=HOSTILE),),
         ),
     )  # fmt: skip
 

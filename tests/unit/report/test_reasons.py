@@ -8,7 +8,7 @@ import pytest
 from ridgeline.records.comparison import VerdictCode
 from ridgeline.records.facts import because
 from ridgeline.records.optimized import Earlier, SearchCode
-from ridgeline.records.reason_codes import ByHand, Done, Skip, SkipKind
+from ridgeline.records.reason_codes import ByHand, Done, Obstacle, Skip, SkipKind
 from ridgeline.records.run_summary import MissingCode
 from ridgeline.records.trial import TrialFailure
 from ridgeline.records.verdict import DecidingCode, DoubtCode, LimitCode
@@ -20,6 +20,7 @@ ENUMS = [
     Skip,
     Done,
     ByHand,
+    Obstacle,
     TrialFailure,
     VerdictCode,
     LimitCode,

@@ -7,6 +7,8 @@ import torch
 
 from ridgeline.fixes import precision
 from ridgeline.fixes.program import Model
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.reason_codes import Obstacle
 from ridgeline.source.editing import patched
 from ridgeline.source.mixed_precision import cast_edits, scaler_edits
 
@@ -67,7 +69,7 @@ def written(text: str, kind: str = "Net") -> str:
         if "= model(x" in row.replace("F.mse_loss(", "")
     )
     edits = cast_edits("t.py", lambda _: text, line, HEADER, "w", kind)
-    assert not isinstance(edits, str), edits
+    assert not isinstance(edits, Reason), edits
     result = patched("t.py", text.encode(), edits)
     assert not result.refused
     return result.text
@@ -91,13 +93,14 @@ def test_it_computes_what_the_trial_computed(name: str) -> None:
 def test_what_runs_before_the_call_is_not_overtaken() -> None:
     text = "m = Net()\nfor x in d:\n    loss = f(g(x), m(x))\n    loss.backward()\n"
     edits = cast_edits("t.py", lambda _: text, 3, HEADER, "w")
-    assert not isinstance(edits, str)
+    assert not isinstance(edits, Reason)
     assert [type(one).__name__ for one in edits] == ["Within", "Import"]
 
 
 def test_a_body_on_its_header_s_line_is_refused() -> None:
     text = "m = Net()\nfor x in d: m(x).sum().backward()\n"
-    assert isinstance(cast_edits("t.py", lambda _: text, 2, HEADER, "w"), str)
+    refused = cast_edits("t.py", lambda _: text, 2, HEADER, "w")
+    assert refused == because(Obstacle.ONE_STATEMENT)
 
 
 def test_a_scaler_is_written_into_a_plain_loop() -> None:
@@ -107,7 +110,7 @@ def test_a_scaler_is_written_into_a_plain_loop() -> None:
         "    opt.step()\n    scheduler.step()\n"
     )
     edits = scaler_edits("t.py", text, 4, "cuda", 4096.0)
-    assert not isinstance(edits, str)
+    assert not isinstance(edits, Reason)
     new = patched("t.py", text.encode(), edits).text
     bare = [row.strip().partition("  #")[0] for row in new.split("\n") if row.strip()[:3] != "# r"]
     assert bare[1] == 'scaler = torch.amp.GradScaler("cuda", init_scale=4096.0)'
@@ -125,4 +128,4 @@ def test_a_loop_that_reads_gradients_gets_no_scaler() -> None:
     text = (
         "m = Net()\nfor x in d:\n    m(x).sum().backward()\n    n = p.grad.norm()\n    opt.step()\n"
     )
-    assert "gradients are read" in str(scaler_edits("t.py", text, 3, "cuda", 4096.0))
+    assert scaler_edits("t.py", text, 3, "cuda", 4096.0) == because(Obstacle.GRADIENTS_READ)

@@ -1,3 +1,5 @@
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.reason_codes import Obstacle
 from ridgeline.source.models import Called, MadeAt, backward, called, made, to_backward
 
 FUNCTION = """\
@@ -101,7 +103,8 @@ def test_a_model_handed_over_from_another_file_is_found_there() -> None:
     files = [("engine.py", engine), ("main.py", main)]
     assert made(engine, 3, "", files) == MadeAt(line=2, name="net", file="main.py")
     twice = [*files, ("other.py", main)]
-    assert "another file" in str(made(engine, 3, "", twice))
+    elsewhere = because(Obstacle.MADE_IN_OTHER_FILE, name="model", function="train")
+    assert made(engine, 3, "", twice) == elsewhere
 
 
 def test_the_class_tells_the_model_from_what_prepares_its_input() -> None:
@@ -117,17 +120,24 @@ def test_a_call_over_several_lines_is_found_by_the_model_s_own_line() -> None:
 
 
 def test_what_cannot_be_followed_is_said() -> None:
-    assert "by a name" in str(made("models[0](x)\n", 1))
-    assert "another file" in str(made("def f(model):\n    model(x)\n", 2))
-    assert "anew" in str(made("for x in d:\n    m = Net()\n    m(x)\n", 3))
-    assert "several places" in str(made("a = N()\nb = N()\ndef f(m):\n    m(x)\nf(a)\nf(b)\n", 4))
-    assert "itself" in str(made("class L:\n    def s(self, b):\n        self(b)\n", 3))
-    assert "cannot be read" in str(made("def (:\n", 1))
+    def obstacle(text: str, line: int) -> str:
+        answer = made(text, line)
+        assert isinstance(answer, Reason)
+        return answer.code
+
+    assert obstacle("models[0](x)\n", 1) == Obstacle.NO_NAMED_CALL
+    assert obstacle("def f(model):\n    model(x)\n", 2) == Obstacle.MADE_IN_OTHER_FILE
+    assert obstacle("for x in d:\n    m = Net()\n    m(x)\n", 3) == Obstacle.ASSIGNED_EVERY_PASS
+    text = "a = N()\nb = N()\ndef f(m):\n    m(x)\nf(a)\nf(b)\n"
+    assert obstacle(text, 4) == Obstacle.FROM_SEVERAL_PLACES
+    text = "class L:\n    def s(self, b):\n        self(b)\n"
+    assert obstacle(text, 3) == Obstacle.MODEL_CALLS_ITSELF
+    assert obstacle("def (:\n", 1) == Obstacle.NOT_PYTHON
 
 
 def test_a_loss_in_one_statement_with_its_backward_is_refused() -> None:
     text = "m = Net()\nfor x in d:\n    F.mse_loss(m(x), y).backward()\n"
-    assert to_backward(text, 3) == "the model's call and the backward are one statement"
+    assert to_backward(text, 3) == because(Obstacle.ONE_STATEMENT)
 
 
 def test_a_block_that_returns_the_loss_is_taken_whole() -> None:
@@ -137,7 +147,7 @@ def test_a_block_that_returns_the_loss_is_taken_whole() -> None:
 
 def test_a_block_without_an_end_is_refused() -> None:
     text = "m = Net()\nfor x in d:\n    out = m(x)\n    use(out)\n"
-    assert "no backward" in str(to_backward(text, 3))
+    assert to_backward(text, 3) == because(Obstacle.NO_BACKWARD)
 
 
 def test_a_backward_after_the_block_the_call_is_in_is_found() -> None:
@@ -154,6 +164,5 @@ def test_the_backward_may_be_a_framework_s_or_in_a_branch() -> None:
     text += "        accelerator.backward(loss)\n"
     assert to_backward(text, 3) == (3, 4)
     assert backward(text, 3) == (5, 6)
-    assert backward("m = N()\nfor x in d:\n    m(x)\n", 3) == (
-        "no backward follows the model's call in its block"
-    )
+    nothing = "m = N()\nfor x in d:\n    m(x)\n"
+    assert backward(nothing, 3) == because(Obstacle.NO_BACKWARD)

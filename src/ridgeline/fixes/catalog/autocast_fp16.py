@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from ridgeline.fixes import precision
-from ridgeline.fixes.fix import EditByHand, Fix, Source, unclear
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.model_edits import around_call, autocast_header
 from ridgeline.fixes.program import Model, Program
 from ridgeline.records.edit import Edit
@@ -98,7 +98,7 @@ def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
             continue
         text, kind = source(place.file) or "", str(facts["model"])
         found = scaler_edits(place.file, text, place.line, device, precision.INITIAL_SCALE, kind)
-        if isinstance(found, str):
-            raise by_hand(unclear(found))
+        if isinstance(found, Reason):
+            raise by_hand(found)
         edits += found
     return tuple(dict.fromkeys(edits))

@@ -7,7 +7,7 @@ from typing import Any
 
 from ridgeline.fixes import compiling
 from ridgeline.fixes.compiling import bound
-from ridgeline.fixes.fix import EditByHand, Fix, Source, unclear
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.program import Model, Program
 from ridgeline.records.edit import Edit, Import, Top, Within
 from ridgeline.records.facts import Reason, because
@@ -85,10 +85,8 @@ def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
     why = "the whole backward is compiled as one graph"
     for file, line in applied.lines[:1]:
         lines = backward(source(file) or "", line)
-        if isinstance(lines, str):
-            raise EditByHand(
-                ByHand.COMPILED_AUTOGRAD, cause=unclear(lines), flag=FLAG, header=ENABLED
-            )
+        if isinstance(lines, Reason):
+            raise EditByHand(ByHand.COMPILED_AUTOGRAD, cause=lines, flag=FLAG, header=ENABLED)
         return (
             Import(file=file, text="import torch._dynamo.compiled_autograd"),
             Top(file=file, where="after imports", text=FLAG, why=why),

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.fixes.fix import EditByHand, Fix, Source, unclear
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.model_edits import code_of
 from ridgeline.fixes.model_forward import Forward, wrap_forward
 from ridgeline.fixes.program import Model, Program
@@ -19,7 +19,7 @@ from ridgeline.fixes.rehearsal import Evidence, rehearse
 from ridgeline.records.edit import Edit, Replace, Top
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
-from ridgeline.records.reason_codes import ByHand, Done, Skip
+from ridgeline.records.reason_codes import ByHand, Done, Obstacle, Skip
 from ridgeline.records.trial import Applied
 from ridgeline.source.file import dotted_name, parsed
 from ridgeline.source.models import called
@@ -81,8 +81,8 @@ def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
             continue
         model = str(target.done.facts["model"])
         call = _call(source(place.file) or "", place.line, model)
-        if isinstance(call, str):
-            raise EditByHand(ByHand.CALL_IN_PARTS, cause=unclear(call), parts=parts)
+        if isinstance(call, Reason):
+            raise EditByHand(ByHand.CALL_IN_PARTS, cause=call, parts=parts)
         before = ast.unparse(call)
         given = before[len(ast.unparse(call.func)) + 1 : -1]
         after = f"in_parts({ast.unparse(call.func)}, {given}, parts={parts})"
@@ -148,13 +148,13 @@ def _by_parts(torch: Any, in_parts: Any, model: Model, parts: int) -> Any:
         return in_parts(call, *model.args, parts=parts, **model.kwargs)
 
 
-def _call(text: str, line: int, kind: str) -> ast.Call | str:
+def _call(text: str, line: int, kind: str) -> ast.Call | Reason:
     """Return the call of the model by its name on that line, or why there is none."""
     where = called(text, line, kind)
-    if isinstance(where, str):
+    if isinstance(where, Reason):
         return where
     file = parsed(text)
     for call in file.calls_on_line(line) if file is not None else ():
         if dotted_name(call.func) == where.name and (call.args or call.keywords):
             return call
-    return f"no call of {where.name} is on line {line}"
+    return because(Obstacle.NO_CALL_OF, name=where.name, line=line)

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.fixes.fix import EditByHand, Fix, Source, unclear
+from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.model_forward import Forward, tensors_in, wrap_forward
 from ridgeline.fixes.program import Model, Program
 from ridgeline.records.edit import Edit, Import, Replace, Within
@@ -65,8 +65,8 @@ def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
             continue
         file, text = place.file, source(place.file)
         where = called(text or "", place.line, str(target.done.facts["model"]))
-        if isinstance(where, str):
-            raise EditByHand(ByHand.AROUND_MODEL_CALL, cause=unclear(where), header=HEADER)
+        if isinstance(where, Reason):
+            raise EditByHand(ByHand.AROUND_MODEL_CALL, cause=where, header=HEADER)
         why = "nothing is recorded for gradients"
         header = _no_grad(text or "", where.first)
         if header is not None:

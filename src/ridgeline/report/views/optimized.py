@@ -388,7 +388,7 @@ def _written(result: Optimized) -> Iterator[Block]:
         items.append(item("checked", written.checked, level=level))
     elif written.files and written.agrees is None:
         items.append(item("checked", "the copy was not run on its own"))
-    items += [item("note", text) for text in written.notes]
+    items += [item("note", explain(note)) for note in written.notes]
     if items:
         yield Labelled(tuple(items))
     if written.diff:
@@ -563,6 +563,7 @@ def data(result: Optimized) -> dict[str, Any]:
     whole["stopped"] = explain(result.stopped)
     if result.written is not None:
         whole["written"]["by_hand"] = [explain(one) for one in result.written.by_hand]
+        whole["written"]["notes"] = [explain(one) for one in result.written.notes]
     for written_rung, rung in zip(whole["rungs"], result.rungs, strict=True):
         written_rung["why"] = explain(rung.reason)
         written_rung["earlier"] = explain_earlier(rung.earlier)

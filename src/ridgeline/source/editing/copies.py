@@ -17,6 +17,8 @@ from msgspec.structs import replace
 
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.records.edit import Edit, Patched, Rewrite
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.reason_codes import ByHand, Obstacle
 from ridgeline.source.editing.patching import patched
 from ridgeline.source.editing.tree import MARK, Cannot
 from ridgeline.source.file import calls_in, decoded, encoded, parsed, text_of
@@ -34,18 +36,23 @@ def importers(file: Path, every: Sequence[ImportedFile]) -> set[Path]:
     """Return the files that must be led to the copy of a file. A package's __init__ stays as it is:
     the files that use it are led past it."""
     if file.name == "__init__.py":
-        raise Cannot("it is the file of a package, which has one name only")
+        raise Cannot(Obstacle.PACKAGE_FILE)
     found = [one for one in every if one.file == file]
     inits = {one.importer for one in found if one.importer.name == "__init__.py"}
     for init in inits:
         if not _only_imports(init):
-            raise Cannot(f"{init} imports it and does more than that")
+            raise Cannot(Obstacle.PACKAGE_DOES_MORE, package=str(init))
         for one in every:
             if one.file == init and one.importer.name != "__init__.py" and one.how == "module":
-                raise Cannot(f"line {one.first} of {one.importer} reaches it through {init}")
+                raise Cannot(
+                    Obstacle.REACHED_THROUGH_PACKAGE,
+                    line=one.first,
+                    importer=str(one.importer),
+                    package=str(init),
+                )
     left = {one.importer for one in found} - inits
     if not left:
-        raise Cannot("no import of the script leads to it by a name that can be followed")
+        raise Cannot(Obstacle.NO_IMPORT_LEADS_TO_IT)
     return left
 
 
@@ -63,7 +70,7 @@ def redirected(
     for first, led in sorted(statements.items()):
         before = "\n".join(lines[first - 1 : led[0].last])
         if not led[0].alone:
-            raise Cannot(f"line {first} of {importer} holds more than its import")
+            raise Cannot(Obstacle.MORE_THAN_IMPORT, line=first, importer=str(importer))
         after = _redirected_text(before, led, copies)
         found.append(
             Rewrite(
@@ -94,8 +101,7 @@ def _redirected_text(text: str, led: Sequence[ImportedFile], copies: Mapping[Pat
 def _module(text: str, one: ImportedFile, stem: str) -> str:
     if not one.alias:
         raise Cannot(
-            f"line {one.first} of {one.importer} imports it as {one.name}, which is used by its "
-            "whole name"
+            Obstacle.USED_BY_WHOLE_NAME, line=one.first, importer=str(one.importer), name=one.name
         )
     name = re.compile(rf"(?<![\w.]){re.escape(one.name)}(?![\w.])(\s+as\s+\w+)?")
     return name.sub(f"{_dotted(one, stem)} as {one.alias}", text, count=1)
@@ -104,7 +110,7 @@ def _module(text: str, one: ImportedFile, stem: str) -> str:
 def _dotted(one: ImportedFile, stem: str) -> str:
     name = one.dotted(stem)
     if not name:
-        raise Cannot(f"line {one.first} of {one.importer} reaches it by another path")
+        raise Cannot(Obstacle.OTHER_PATH, line=one.first, importer=str(one.importer))
     return name
 
 
@@ -227,10 +233,10 @@ class Copy(Struct, frozen=True, kw_only=True):
 class Copies(Struct, frozen=True, kw_only=True):
     made: tuple[Copy, ...] = ()
     """The copies that were made, the script's first."""
-    left: tuple[tuple[str, str], ...] = ()
+    left: tuple[tuple[str, Reason], ...] = ()
     """Files whose edits no copy can hold, each with the reason."""
-    said: tuple[str, ...] = ()
-    """A sentence for each name that was taken."""
+    taken: tuple[Reason, ...] = ()
+    """Names that a copy could not have, because the user has files of these names."""
 
 
 def copies(script: Path, edits: Mapping[Path, Sequence[Edit]]) -> Copies:
@@ -238,16 +244,16 @@ def copies(script: Path, edits: Mapping[Path, Sequence[Edit]]) -> Copies:
     files that it imports."""
     start = script.resolve()
     every = imported_files(script) if set(edits) - {start} else ()
-    left: dict[Path, str] = {}
+    left: dict[Path, Reason] = {}
     while True:
         wanted = [file for file in edits if file not in left]
         try:
             files = _with_importers(start, wanted, every)
             break
-        except _Not as why:
-            left[why.file] = str(why)
-    said: list[str] = []
-    names = {file: free(_typed(file, script), said) for file in files}
+        except _NoCopy as error:
+            left[error.file] = error.reason
+    taken: list[Reason] = []
+    names = {file: free(_typed(file, script), taken) for file in files}
     stems = {file: to.stem for file, to in names.items() if file != start}
     made = []
     for file in files:
@@ -261,14 +267,14 @@ def copies(script: Path, edits: Mapping[Path, Sequence[Edit]]) -> Copies:
     return Copies(
         made=tuple(made),
         left=tuple((str(_typed(file, script)), why) for file, why in left.items()),
-        said=tuple(said),
+        taken=tuple(taken),
     )
 
 
-class _Not(Exception):
-    def __init__(self, file: Path, why: str) -> None:
-        super().__init__(why)
-        self.file = file
+class _NoCopy(Exception):
+    def __init__(self, file: Path, reason: Reason) -> None:
+        super().__init__(reason)
+        self.file, self.reason = file, reason
 
 
 def _with_importers(
@@ -288,7 +294,7 @@ def _with_importers(
                 for importer in above:
                     redirected(importer, {file: "copy"}, every)
             except Cannot as cannot:
-                raise _Not(one, cannot.why) from cannot
+                raise _NoCopy(one, cannot.reason) from cannot
             waiting += sorted(above - set(found))
     return found
 
@@ -303,19 +309,20 @@ def _typed(file: Path, script: Path) -> Path:
     return Path(os.path.relpath(file)) if file.is_relative_to(Path.cwd()) else file
 
 
-def free(original: Path, said: list[str]) -> Path:
+def free(original: Path, taken: list[Reason]) -> Path:
     """Return the name of a copy: optimized_train.py, or with the next number if that is a file of
-    the user's."""
+    the user's, which is then added to `taken`."""
     for number in range(1, _MAX_NUMBERED_NAMES):
         tail = "" if number == 1 else f"_{number}"
         to = original.with_name(f"optimized_{original.stem}{tail}{original.suffix}")
         if not to.exists() or is_ours(to):
             if number > 1:
                 first = f"optimized_{original.stem}{original.suffix}"
-                said.append(f"{first} is a file of yours, or changed by you: see {to.name}")
+                taken.append(because(ByHand.NAME_TAKEN, file=first, copy=to.name))
             return to
-    raise Cannot(
-        f"there are {_MAX_NUMBERED_NAMES} files beside {original} whose names begin with optimized_"
+    begin = f"whose names begin with optimized_{original.stem}"
+    raise RidgelineError(
+        f"There are {_MAX_NUMBERED_NAMES} files beside {original} {begin}.", "Remove some of them."
     )
 
 

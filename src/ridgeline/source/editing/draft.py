@@ -15,6 +15,7 @@ from enum import IntEnum
 import libcst as cst
 from msgspec import Struct
 
+from ridgeline.records.reason_codes import Obstacle
 from ridgeline.source.editing.tree import MARK, Cannot, Statement, Tree
 
 DEEPER = "\x00"  # no valid source holds it
@@ -78,7 +79,7 @@ def composed(text: str, splices: Sequence[Splice], runs: Sequence[Run]) -> str:
     at = 0
     for start, end, _, piece in pieces:
         if start < at:
-            raise Cannot("it overlaps another edit")
+            raise Cannot(Obstacle.OVERLAPS)
         out += (text[at:start], piece)
         at = end
     return "".join((*out, text[at:]))

@@ -11,6 +11,7 @@ import re
 import libcst as cst
 
 from ridgeline.records.edit import Keyword, Replace
+from ridgeline.records.reason_codes import Obstacle
 from ridgeline.source.editing.draft import (
     DEEPER,
     WIDTH,
@@ -110,7 +111,7 @@ def keyword(edit: Keyword, draft: Draft) -> bool:
     """Plan the edit; return False if the call has the keyword already."""
     expression_shape(edit.value)
     if not edit.name.isidentifier() or python.iskeyword(edit.name):
-        raise Cannot(f"{edit.name!r} is no name")
+        raise Cannot(Obstacle.NO_NAME, name=edit.name)
     try:
         spot, call = _found(edit, draft)
     except Cannot:
@@ -125,7 +126,7 @@ def keyword(edit: Keyword, draft: Draft) -> bool:
     asked = draft.calls.setdefault(end, Asked(call, spot.statement))
     for name, value, _ in asked.keywords:
         if name == edit.name and value != edit.value:
-            raise Cannot(f"another edit gives it {name}={value}")
+            raise Cannot(Obstacle.OTHER_VALUE, name=name, value=value)
     asked.keywords.append((edit.name, edit.value, edit.why))
     return True
 
@@ -136,16 +137,15 @@ def _found(edit: Keyword, draft: Draft) -> tuple[Spot, cst.Call]:
     here = [node for node in here if _is_on(edit.line, draft, node)]
     calls = [node for node in here if _is_named(edit, draft, node)]
     if not calls and any(isinstance(node.func, _COMPUTED) for node in here):
-        raise Cannot(f"line {edit.line} looks up what it calls, {edit.call} with these options")
+        raise Cannot(Obstacle.LOOKED_UP_CALL, line=edit.line, call=edit.call)
     if len(calls) != 1:
-        often = "is no call" if not calls else f"are {len(calls)} calls"
-        raise Cannot(f"there {often} of {edit.call} on line {edit.line}")
+        raise Cannot(Obstacle.NOT_ONE_CALL, calls=len(calls), call=edit.call, line=edit.line)
     start, end = draft.tree.span(calls[0])
     for node, _ in own(spot.part):
         if isinstance(node, _STRINGS):
             first, last = draft.tree.span(node)
             if first < start and end < last:
-                raise Cannot("the call is inside a string")
+                raise Cannot(Obstacle.CALL_IN_STRING)
     return spot, calls[0]
 
 
@@ -188,13 +188,13 @@ def _given(edit: Keyword, call: cst.Call) -> cst.Arg | cst.DictElement | None:
         return one
     stars = [argument.star for argument in call.args if argument.star]
     if "*" in stars or len(stars) > 1:
-        raise Cannot(f"{edit.name} may be in the {stars[0]}… of the call")
+        raise Cannot(Obstacle.MAY_BE_IN_STARS, name=edit.name, stars=stars[0])
     bare = [a for a in call.args if a.keyword is None and not a.star]
     order = edit.positional or POSITIONAL.get(edit.call, ())
     if edit.name in order and order.index(edit.name) < len(bare):
         return bare[order.index(edit.name)]
     if len(bare) > len(order) and "*" not in order:
-        raise Cannot(f"{edit.name} may be one of the call's bare arguments")
+        raise Cannot(Obstacle.MAY_BE_BARE, name=edit.name)
     return None
 
 
@@ -227,10 +227,10 @@ def _changed(edit: Keyword, draft: Draft, spot: Spot, argument: cst.Arg | cst.Di
         return False
     inner = re.sub(r"\s+", " ", code.strip())
     if not _only_reads(code):
-        raise Cannot(f"it has {edit.name}={inner}, which may do more than give a value")
+        raise Cannot(Obstacle.VALUE_MAY_DO_MORE, name=edit.name, value=inner)
     start, end = draft.tree.span(argument.value)
     if draft.tree.line_at(start) != draft.tree.line_at(end):
-        raise Cannot(f"its value of {edit.name} is written over several lines")
+        raise Cannot(Obstacle.VALUE_ON_SEVERAL_LINES, name=edit.name)
     draft.splices.append(Splice(start=start, end=end, text=edit.value, rank=Rank.TEXT))
     line = draft.tree.line_at(start)
     why = f"{edit.why} (was {inner})"
@@ -343,8 +343,7 @@ def replace(edit: Replace, draft: Draft) -> bool:
     if after and not bare:
         return False
     if len(bare) != 1:
-        often = "not there" if not bare else f"there {len(bare)} times"
-        raise Cannot(f"{edit.before} is {often}")
+        raise Cannot(Obstacle.NOT_THERE_ONCE, expression=edit.before, times=len(bare))
     node, parent = bare[0]
     start, end = draft.tree.span(node)
     text = _fitted(edit.after, node, parent)

@@ -25,6 +25,8 @@ from ridgeline.records.edit import (
     Top,
     Within,
 )
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.reason_codes import ByHand, Obstacle
 from ridgeline.source.editing.draft import Draft, comment, comments, composed, marked
 from ridgeline.source.editing.expressions import WAS_LINES, arguments, keyword, replace
 from ridgeline.source.editing.statements import import_, insert, rewrite, top, within
@@ -56,7 +58,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     text: str
     done: tuple[int, ...] = ()
     already: tuple[int, ...] = ()
-    refused: tuple[tuple[int, str], ...] = ()
+    refused: tuple[tuple[int, Reason], ...] = ()
     """The index of each refused edit, and the reason."""
 
 
@@ -68,7 +70,7 @@ def patched(file: str, text: bytes, edits: Sequence[Edit]) -> Patched:
         outcome = _outcome(source, list(edits))
     except Cannot as cannot:
         outcome = Outcome(
-            text=source.text, refused=tuple((at, cannot.why) for at in range(len(edits)))
+            text=source.text, refused=tuple((at, cannot.reason) for at in range(len(edits)))
         )
     return Patched(
         file=file,
@@ -78,7 +80,7 @@ def patched(file: str, text: bytes, edits: Sequence[Edit]) -> Patched:
         done=tuple(edits[at] for at in outcome.done),
         already=tuple(edits[at] for at in outcome.already),
         refused=tuple(
-            Refused(edit=edits[at], why=why, write=by_hand(edits[at], file))
+            Refused(edit=edits[at], reason=by_hand(edits[at], file, why))
             for at, why in outcome.refused
         ),
     )
@@ -86,21 +88,21 @@ def patched(file: str, text: bytes, edits: Sequence[Edit]) -> Patched:
 
 def _outcome(source: Decoded, edits: list[Edit]) -> Outcome:
     if source.fault:
-        raise Cannot(source.fault)
+        raise Cannot(Obstacle.NOT_DECODED, error=source.fault)
     _check(source.text, source)
     try:
         tree = Tree(source.text)
     except cst.ParserSyntaxError as error:
-        raise Cannot(f"it cannot be parsed (line {error.raw_line})") from error
+        raise Cannot(Obstacle.NOT_PARSED, line=error.raw_line) from error
     except RecursionError as error:
-        raise Cannot("it is nested too deeply") from error
+        raise Cannot(Obstacle.NESTED_TOO_DEEPLY) from error
     before = shift(tree, edits, source.encoding)
     plain = _carried_out(source, tree, edits, before.added)
     if before.added or before.gone:
         again = _carried_out(source, tree, [_moved(e, before) for e in edits], before.added)
         # more of them stand where these lines have moved to: it is the same edits again
         if len(again.already) > len(plain.already):
-            late = [(at, "it was not made together with the others") for at in again.done]
+            late = [(at, because(Obstacle.NOT_TOGETHER)) for at in again.done]
             refused = tuple(sorted((*again.refused, *late)))
             return Outcome(text=source.text, already=again.already, refused=refused)
     return plain
@@ -122,7 +124,7 @@ def _carried_out(source: Decoded, tree: Tree, edits: list[Edit], added: frozense
     if isinstance(outcome, Outcome):
         return outcome
     kept: list[int] = []
-    spoilt: list[tuple[int, str]] = []
+    spoilt: list[tuple[int, Reason]] = []
     best = Outcome(text=source.text)
     for at in range(len(edits)):
         tried = _tried(source, tree, edits, added, [*kept, at])
@@ -136,12 +138,12 @@ def _carried_out(source: Decoded, tree: Tree, edits: list[Edit], added: frozense
 
 def _tried(
     source: Decoded, tree: Tree, edits: list[Edit], added: frozenset[int], which: Sequence[int]
-) -> Outcome | str:
+) -> Outcome | Reason:
     """Return the outcome of some of the edits, or why their text is invalid."""
     draft = Draft(tree, source.encoding, added)
     done: list[int] = []
     already: list[int] = []
-    refused: list[tuple[int, str]] = []
+    refused: list[tuple[int, Reason]] = []
     # imports first: what they bind may be used by the others
     for at in sorted(which, key=lambda at: not isinstance(edits[at], Import)):
         try:
@@ -150,7 +152,7 @@ def _tried(
             else:
                 done.append(at)
         except Cannot as cannot:
-            refused.append((at, cannot.why))
+            refused.append((at, cannot.reason))
     try:
         pieces = [piece for asked in draft.calls.values() for piece in arguments(draft, asked)]
         pieces += [*draft.splices, *comments(draft)]
@@ -158,7 +160,7 @@ def _tried(
         if done:
             _check(text, source)
     except Cannot as cannot:
-        return cannot.why
+        return cannot.reason
     return Outcome(
         text=text,
         done=tuple(sorted(done)),
@@ -190,18 +192,20 @@ def _check(text: str, source: Decoded) -> None:
     try:
         raw = encoded(text, source.encoding)
     except UnicodeError as error:
-        raise Cannot(f"it cannot be written in {source.encoding}") from error
+        raise Cannot(Obstacle.NOT_ENCODED, encoding=source.encoding) from error
     back = decoded(raw)
     if back.fault or (back.text, back.encoding) != (text, source.encoding):
-        raise Cannot("the file would be read in another encoding")
+        raise Cannot(Obstacle.OTHER_ENCODING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compile(text, "<patched>", "exec", dont_inherit=True)
     except SyntaxError as error:
-        raise Cannot(f"it does not compile: {error.msg}, line {error.lineno}") from error
+        raise Cannot(
+            Obstacle.DOES_NOT_COMPILE, error=f"{error.msg}, line {error.lineno}"
+        ) from error
     except (ValueError, RecursionError, MemoryError) as error:
-        raise Cannot(f"it does not compile: {error}") from error
+        raise Cannot(Obstacle.DOES_NOT_COMPILE, error=str(error)) from error
 
 
 def _difference(file: str, old: str, new: str) -> str:
@@ -215,29 +219,42 @@ def _difference(file: str, old: str, new: str) -> str:
     return "".join(out)
 
 
-def by_hand(edit: Edit, file: str) -> str:
-    if isinstance(edit, Keyword):
-        return f"in {file}, line {edit.line}: give {edit.call}(…)\n    {edit.name}={edit.value}"
-    if isinstance(edit, Insert):
-        put = f"{edit.where} the statement there, put"
-        return f"in {file}, line {edit.line}: {put}\n{_indented(edit.text)}"
-    if isinstance(edit, Within):
-        return f"in {file}, {_between(edit)}: put what stands there into\n    with {edit.header}:"
-    if isinstance(edit, Replace):
-        swap = f"in place of {edit.before} write"
-        return f"in {file}, line {edit.line}: {swap}\n{_indented(edit.after)}"
-    if isinstance(edit, Rewrite):
-        return f"in {file}, {_between(edit)}: write\n{edit.after}"
-    if isinstance(edit, Import):
-        return f"in {file}, with its imports: put\n{_indented(edit.text)}"
-    where = "before its first import" if edit.where == "start" else "after its imports"
-    return f"in {file}, {where}: put\n{_indented(edit.text)}"
+def by_hand(edit: Edit, file: str, why: Reason | None = None) -> Reason:
+    """Return what to write in place of an edit that was refused, and why it was."""
+    match edit:
+        case Keyword():
+            return because(
+                ByHand.GIVE_KEYWORD, cause=why, file=file, line=edit.line, call=edit.call,
+                name=edit.name, value=edit.value,
+            )  # fmt: skip
+        case Insert():
+            return because(
+                ByHand.PUT_BESIDE, cause=why, file=file, line=edit.line, where=edit.where,
+                text=_indented(edit.text),
+            )  # fmt: skip
+        case Within():
+            return because(
+                ByHand.PUT_WITHIN, cause=why, file=file, first=edit.first, last=_last(edit),
+                header=edit.header,
+            )  # fmt: skip
+        case Replace():
+            return because(
+                ByHand.REPLACE, cause=why, file=file, line=edit.line, before=edit.before,
+                text=_indented(edit.after),
+            )  # fmt: skip
+        case Rewrite():
+            return because(
+                ByHand.REWRITE, cause=why, file=file, first=edit.first, last=_last(edit),
+                text=edit.after,
+            )  # fmt: skip
+        case Import():
+            return because(ByHand.PUT_IMPORT, cause=why, file=file, text=_indented(edit.text))
+    code = ByHand.PUT_AT_START if edit.where == "start" else ByHand.PUT_AFTER_IMPORTS
+    return because(code, cause=why, file=file, text=_indented(edit.text))
 
 
-def _between(edit: Within | Rewrite) -> str:
-    if edit.first == edit.last:
-        return f"line {edit.first}"
-    return f"lines {edit.first} to {edit.last}"
+def _last(edit: Within | Rewrite) -> int | None:
+    return edit.last if edit.last != edit.first else None
 
 
 def _indented(code: str) -> str:

@@ -10,6 +10,7 @@ import libcst as cst
 from msgspec import structs
 
 from ridgeline.records.edit import Import, Insert, Rewrite, Top, Within
+from ridgeline.records.reason_codes import Obstacle
 from ridgeline.source.editing.draft import DEEPER, Draft, Rank, Run, Splice, comment
 from ridgeline.source.editing.tree import (
     Block,
@@ -38,7 +39,7 @@ def written_lines(draft: Draft, text: str, why: str, indent: str, newline: str) 
     try:
         ours = Tree(text.strip("\r\n") + "\n")
     except cst.ParserSyntaxError as error:
-        raise Cannot("its code does not parse") from error
+        raise Cannot(Obstacle.OWN_CODE_NOT_PARSED) from error
     out = [f"{indent}{DEEPER}{comment(why, draft.encoding)}"]
     for number in range(1, ours.count):
         line = ours.line(number)
@@ -66,7 +67,7 @@ def line_before(tree: Tree, statement: Statement) -> int:
     line = statement.first
     indent = tree.indent(line)
     if line > 1 and tree.line(line - 1).endswith("\\") and not tree.own_comment(line - 1):
-        raise Cannot("its line goes on from the one above")
+        raise Cannot(Obstacle.CONTINUED_LINE)
     if statement.index == 0 and statement.block.owner is None:
         return line
     while (own := tree.own_comment(line - 1)) and tree.indent(line - 1) == indent:
@@ -126,16 +127,16 @@ def insert(edit: Insert, draft: Draft) -> bool:
     tree = draft.tree
     spot = tree.at(edit.line)
     if not spot.opens:
-        raise Cannot(f"line {edit.line} is a part of the statement on line {spot.statement.first}")
+        raise Cannot(Obstacle.PART_OF_STATEMENT, line=edit.line, first=spot.statement.first)
     if spot.shared and not isinstance(spot.part, cst.SimpleStatementLine):
-        raise Cannot(f"line {edit.line} holds more than one statement")
+        raise Cannot(Obstacle.SEVERAL_STATEMENTS, line=edit.line)
     statement, where = _kept_opening(spot.statement, edit.where)
     if where == "after" and _leaves(statement):
-        raise Cannot("nothing after that statement would be reached")
+        raise Cannot(Obstacle.NOT_REACHED)
     if _stands(edit, draft, statement, where):
         return False
     if any(first <= statement.first <= last for first, last in draft.rewritten):
-        raise Cannot("the statement it belongs to is rewritten")
+        raise Cannot(Obstacle.STATEMENT_REWRITTEN)
     draft.beside.append(statement.first)
     indent, newline = tree.indent(statement.first), tree.newline(statement.last)
     text = written_lines(draft, edit.text, edit.why, indent, newline)
@@ -168,7 +169,7 @@ def _leaves(statement: Statement) -> bool:
 def _stands(edit: Insert, draft: Draft, statement: Statement, where: str) -> bool:
     wanted = statement_shapes(edit.text)
     if not wanted:
-        raise Cannot("it holds no statement")
+        raise Cannot(Obstacle.NO_STATEMENT_IN_IT)
     at: Statement | None = statement
     while at is not None:
         if _beside(draft, at, where == "before", wanted):
@@ -205,13 +206,13 @@ def within(edit: Within, draft: Draft) -> bool:
     if first is last and _enters(edit, tree, first):
         return False
     if first.index < opening(first.block):
-        raise Cannot("a docstring or a __future__ import must stay first")
+        raise Cannot(Obstacle.MUST_STAY_FIRST)
     run = _run(edit, draft, first, last)
     for other in draft.runs:
         if other.start < run.start < other.end < run.end:
-            raise Cannot("it overlaps another edit")
+            raise Cannot(Obstacle.OVERLAPS)
         if run.start < other.start < run.end < other.end:
-            raise Cannot("it overlaps another edit")
+            raise Cannot(Obstacle.OVERLAPS)
     draft.runs.append(run)
     return True
 
@@ -220,14 +221,14 @@ def whole(tree: Tree, opens: int, closes: int) -> tuple[Statement, Statement]:
     """Return the first and last whole statement of a run of lines, in one block."""
     start, end = tree.at(opens), tree.at(closes)
     if not start.opens:
-        raise Cannot(f"line {opens} is a part of the statement on line {start.statement.first}")
+        raise Cannot(Obstacle.PART_OF_STATEMENT, line=opens, first=start.statement.first)
     last = end.statement
     while last.block is not start.statement.block:
         if last.block.owner is None:
-            raise Cannot(f"lines {opens} and {closes} are in different blocks")
+            raise Cannot(Obstacle.DIFFERENT_BLOCKS, first=opens, last=closes)
         last = last.block.owner
     if _reached(tree, end) != last.last or last.index < start.statement.index:
-        raise Cannot(f"line {closes} is not the end of a statement of that block")
+        raise Cannot(Obstacle.NOT_A_BLOCK_END, line=closes)
     return start.statement, last
 
 
@@ -289,15 +290,15 @@ def rewrite(edit: Rewrite, draft: Draft) -> bool:
         here = [line.strip() for line in _lines_like(tree, edit.first, after)]
         if here == [line.strip() for line in after]:
             return False
-        raise Cannot(f"lines {edit.first} to {edit.last} are not what they were")
+        raise Cannot(Obstacle.LINES_CHANGED, first=edit.first, last=edit.last)
     first, last = whole(tree, edit.first, edit.last)
     if (first.first, last.last) != (edit.first, edit.last):
-        raise Cannot(f"lines {edit.first} to {edit.last} are no whole statements")
+        raise Cannot(Obstacle.NO_WHOLE_STATEMENTS, first=edit.first, last=edit.last)
     indent, newline = tree.indent(edit.first), tree.newline(edit.first)
     if not after[0].startswith(indent) or not after[0].strip():
-        raise Cannot("its first line is indented otherwise")
+        raise Cannot(Obstacle.INDENTED_OTHERWISE)
     if any(edit.first <= line <= edit.last for line in draft.beside):
-        raise Cannot("another edit is put beside one of its statements")
+        raise Cannot(Obstacle.EDIT_BESIDE)
     draft.rewritten.append((edit.first, edit.last))
     start, end = tree.start_of(edit.first), tree.start_of(edit.last) + len(tree.line(edit.last))
     note = f"{indent}{DEEPER}{comment(edit.why, draft.encoding)}{newline}"
@@ -325,7 +326,7 @@ def _deeper(after: list[str], indent: str) -> list[str]:
     try:
         ours = Tree(opened + "\n".join(after) + "\n")
     except cst.ParserSyntaxError as error:
-        raise Cannot("its code does not parse") from error
+        raise Cannot(Obstacle.OWN_CODE_NOT_PARSED) from error
     out = [after[0][len(indent) :]]
     for number, line in enumerate(after[1:], 2 + bool(opened)):
         bare = line.lstrip(" \t")
@@ -344,7 +345,7 @@ def top(edit: Top, draft: Draft) -> bool:
     if edit.where == "start":
         missing = needed(edit.text)
         if missing:
-            raise Cannot(f"{', '.join(sorted(missing))} is not bound at the start of the file")
+            raise Cannot(Obstacle.NOT_BOUND_AT_START, names=", ".join(sorted(missing)))
         line, rank = _start(tree), Rank.START
     else:
         function = isinstance(ast.parse(edit.text).body[0], ast.FunctionDef)
@@ -359,10 +360,10 @@ def import_(edit: Import, draft: Draft) -> bool:
     try:
         parsed = ast.parse(edit.text).body
     except (SyntaxError, ValueError) as error:
-        raise Cannot("its code does not parse") from error
+        raise Cannot(Obstacle.OWN_CODE_NOT_PARSED) from error
     wanted = [binding for node in parsed for binding in imported(node)]
     if len(parsed) != 1 or not wanted:
-        raise Cannot("it is no import")
+        raise Cannot(Obstacle.NO_IMPORT)
     there = bindings(draft.tree.text)
     loaded = {binding.module for binding in there if binding.certain and binding.module}
     bound = {(binding.name, binding.thing) for binding in there if binding.certain}
@@ -373,7 +374,7 @@ def import_(edit: Import, draft: Draft) -> bool:
             continue
         other = [b for b in there if b.name == one.name and b.thing != one.thing]
         if other:
-            raise Cannot(f"{one.name} is bound to something else on line {other[0].line}")
+            raise Cannot(Obstacle.BOUND_TO_OTHER, name=one.name, line=other[0].line)
     line = _import_line(draft.tree, {one.module.split(".")[0] for one in wanted})
     _put(draft, line, edit.text, edit.why, Rank.IMPORT)
     for one in wanted:
@@ -417,7 +418,7 @@ def _start(tree: Tree) -> int:
     statements = tree.body.statements
     for statement in statements[:kept]:
         if isinstance(statement.node, cst.SimpleStatementLine) and len(statement.node.body) > 1:
-            raise Cannot(f"line {statement.first} holds more than one statement")
+            raise Cannot(Obstacle.SEVERAL_STATEMENTS, line=statement.first)
     if kept < len(statements):
         return line_before(tree, statements[kept])
     return line_after(tree, statements[-1]) if statements else tree.count
@@ -432,7 +433,7 @@ def _bound_by(edit: Top, draft: Draft) -> int:
         if name in draft.imported:
             bound.append(draft.imported[name] - 1)
         if not bound:
-            raise Cannot(f"{name} is not bound at the top level of the file")
+            raise Cannot(Obstacle.NOT_BOUND_AT_TOP, name=name)
         last = max(last, min(bound))
     return last
 

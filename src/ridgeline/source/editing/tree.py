@@ -14,13 +14,16 @@ from typing import cast
 import libcst as cst
 from libcst.metadata import CodePosition, CodeRange, MetadataWrapper, PositionProvider
 
+from ridgeline.records.facts import Fact, Reason
+from ridgeline.records.reason_codes import Obstacle
+
 
 class Cannot(Exception):
-    """An edit that cannot be made safely. The message is a clause that a person can read."""
+    """An edit cannot be made safely, for a reason."""
 
-    @property
-    def why(self) -> str:
-        return str(self)
+    def __init__(self, code: Obstacle, **facts: Fact) -> None:
+        self.reason = Reason(code.value, facts)
+        super().__init__(self.reason)
 
 
 try:
@@ -103,7 +106,7 @@ class Tree:
             self.module = cst.parse_module(bare)
             code, self._ranges = _written_out(self.module)
         if code != bare:
-            raise Cannot("the parser does not give the same text back")
+            raise Cannot(Obstacle.TEXT_NOT_KEPT)
         self.comments: dict[int, cst.Comment] = {}
         self._strings: list[tuple[int, int]] = []
         for node, place in self._ranges.items():
@@ -213,11 +216,11 @@ class Tree:
                     found, blocks = statement, list(statement.blocks)
                     break
         if found is None:
-            raise Cannot(f"there is no statement on line {line}")
+            raise Cannot(Obstacle.NO_STATEMENT, line=line)
         if isinstance(found.node, cst.SimpleStatementLine):
             return Spot(found, found.node)
         if not self.line(line).strip() or self.own_comment(line):
-            raise Cannot(f"there is no statement on line {line}")
+            raise Cannot(Obstacle.NO_STATEMENT, line=line)
         part = [node for start, node in found.parts if start <= line]
         return Spot(found, part[-1] if part else found.node)
 
@@ -289,14 +292,14 @@ def expression_shape(code: str) -> str:
             raise SyntaxError("nothing")
         return ast.dump(ast.parse(f"({code}\n)", mode="eval"))
     except (SyntaxError, ValueError) as error:
-        raise Cannot(f"{code!r} is no expression") from error
+        raise Cannot(Obstacle.NO_EXPRESSION, expression=code) from error
 
 
 def statement_shapes(code: str) -> list[str]:
     try:
         return [ast.dump(node) for node in ast.parse(code).body]
     except (SyntaxError, ValueError) as error:
-        raise Cannot("its code does not parse") from error
+        raise Cannot(Obstacle.OWN_CODE_NOT_PARSED) from error
 
 
 def run_shape(tree: Tree, run: Sequence[Statement]) -> list[str]:

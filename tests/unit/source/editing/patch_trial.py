@@ -27,6 +27,7 @@ from ridgeline.records.edit import (
     Top,
     Within,
 )
+from ridgeline.records.reason_codes import Obstacle
 from ridgeline.source.editing import patched, write_copy
 from ridgeline.source.file import decoded
 
@@ -334,8 +335,9 @@ def file_faults(path: Path, folder: Path, counts: Counter[str]) -> list[str]:
         counts["edits refused"] += len(result.refused)
         for refused in result.refused:
             counts[f"refused: {type(refused.edit).__name__}"] += 1
-            if "compile" in refused.why:
-                counts[f"taken back: {refused.why}"] += 1
+            cause = refused.reason.cause
+            if cause is not None and cause.code == Obstacle.DOES_NOT_COMPILE:
+                counts[f"taken back: {cause.facts['error']}"] += 1
         if name == "as it is":
             plain = result
             faults += [*faults_of(bytes_, edits, result), *_writing_faults(path, result, folder)]

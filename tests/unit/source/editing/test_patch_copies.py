@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from ridgeline.records.edit import Edit, Rewrite
+from ridgeline.records.facts import because
+from ridgeline.records.reason_codes import ByHand, Obstacle
 from ridgeline.source.editing import copies, write_copy
 from ridgeline.source.editing.copies import Copies, is_ours
 
@@ -79,14 +81,16 @@ LAYOUTS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
 }  # fmt: skip
-REFUSED: dict[str, tuple[str, dict[str, str], str]] = {
+REFUSED: dict[str, tuple[str, dict[str, str], Obstacle]] = {
     "used by its whole name": (
         "pkg/model.py",
         {"pkg/__init__.py": "", "train.py": "import pkg.model\nprint(pkg.model.VALUE)\n"},
-        "whole name",
+        Obstacle.USED_BY_WHOLE_NAME,
     ),
     "the file of a package": (
-        "pkg/__init__.py", {"train.py": "from pkg import VALUE\nprint(VALUE)\n"}, "of a package"
+        "pkg/__init__.py",
+        {"train.py": "from pkg import VALUE\nprint(VALUE)\n"},
+        Obstacle.PACKAGE_FILE
     ),
     "a package that does more": (
         "pkg/model.py",
@@ -94,15 +98,15 @@ REFUSED: dict[str, tuple[str, dict[str, str], str]] = {
             "pkg/__init__.py": "from .model import VALUE\nprint(VALUE)\n",
             "train.py": "from pkg import VALUE\n",
         },
-        "more than that",
+        Obstacle.PACKAGE_DOES_MORE,
     ),
     "a name made at run time": (
         "model.py",
         {"train.py": "import importlib\nprint(importlib.import_module('mod' + 'el').VALUE)\n"},
-        "no import of the script",
+        Obstacle.NO_IMPORT_LEADS_TO_IT,
     ),
     "several on a line": (
-        "model.py", {"train.py": "import model; print(model.VALUE)\n"}, "more than its import"
+        "model.py", {"train.py": "import model; print(model.VALUE)\n"}, Obstacle.MORE_THAN_IMPORT
     ),
 }  # fmt: skip
 
@@ -146,11 +150,11 @@ def test_the_copy_of_the_script_runs_on_the_copy_of_the_module(name: str, tmp_pa
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_import_that_cannot_be_led_is_refused_with_words(name: str, tmp_path: Path) -> None:
-    model, files, why = REFUSED[name]
+def test_an_import_that_cannot_be_led_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
+    model, files, obstacle = REFUSED[name]
     found = laid(made(tmp_path, model, files), model)
     assert not found.made
-    assert why in found.left[0][1]
+    assert found.left[0][1].code == obstacle
 
 
 def test_a_file_of_the_user_s_keeps_its_name(tmp_path: Path) -> None:
@@ -160,7 +164,8 @@ def test_a_file_of_the_user_s_keeps_its_name(tmp_path: Path) -> None:
     found = laid(script, "model.py")
     assert [one.to.name for one in found.made] == ["optimized_train.py", "optimized_model_2.py"]
     assert "from optimized_model_2 import VALUE" in found.made[0].patched.text
-    assert "optimized_model.py is a file of yours" in found.said[0]
+    facts = {"file": "optimized_model.py", "copy": "optimized_model_2.py"}
+    assert found.taken == (because(ByHand.NAME_TAKEN, **facts),)
 
 
 def test_a_copy_is_ours_until_it_is_changed(tmp_path: Path) -> None:

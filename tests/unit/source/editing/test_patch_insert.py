@@ -5,7 +5,9 @@ from typing import Literal
 import pytest
 
 from ridgeline.records.edit import Edit, Insert, Patched, Within
+from ridgeline.records.reason_codes import ByHand, Obstacle
 from ridgeline.source.editing import patched
+from tests.unit.source.editing.refusals import obstacles
 
 
 def put(
@@ -77,7 +79,9 @@ def test_places_that_are_not_plain_are_refused(
 ) -> None:
     result = put(text, line, where)
     assert result.text == text
-    assert result.refused[0].write.endswith("put\n    new()")
+    (refused,) = result.refused
+    facts = {"file": "f", "line": line, "where": where, "text": "    new()"}
+    assert (refused.reason.code, refused.reason.facts) == (ByHand.PUT_BESIDE, facts)
 
 
 def test_what_does_not_compile_there_is_taken_back_alone() -> None:
@@ -87,7 +91,7 @@ def test_what_does_not_compile_there_is_taken_back_alone() -> None:
     ]
     result = patched("f", b"a\nb\n", edits)
     assert result.text == "a\n# ridgeline: w\nnew()\nb\n"
-    assert "outside function" in result.refused[0].why
+    assert obstacles(result) == [Obstacle.DOES_NOT_COMPILE]
 
 
 def test_the_end_of_a_body_and_of_its_owner_are_different_places() -> None:

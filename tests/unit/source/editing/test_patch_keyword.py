@@ -4,7 +4,10 @@ where it may be there unseen."""
 import pytest
 
 from ridgeline.records.edit import Keyword, Patched
+from ridgeline.records.facts import because
+from ridgeline.records.reason_codes import ByHand, Obstacle
 from ridgeline.source.editing import patched
+from tests.unit.source.editing.refusals import causes, obstacles
 
 
 def ask(text: str, line: int = 1, **fields: object) -> Patched:
@@ -146,8 +149,8 @@ def test_an_imported_name_is_known_by_another_one() -> None:
 def test_a_name_for_the_class_is_known_as_the_class(made: str) -> None:
     text = f"make = {made}\nx = make(d, 4)\n"
     assert "make(d, 4, pin_memory=True)" in ask(text, 2).text
-    refused = ask(text.replace("DataLoader", "Other"), 2).refused
-    assert "no call of DataLoader" in refused[0].why
+    refused = ask(text.replace("DataLoader", "Other"), 2)
+    assert causes(refused) == [because(Obstacle.NOT_ONE_CALL, calls=0, call="DataLoader", line=2)]
 
 
 def test_a_partial_that_gives_some_by_position_is_left() -> None:
@@ -156,33 +159,35 @@ def test_a_partial_that_gives_some_by_position_is_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "why"),
+    ("text", "line", "obstacle"),
     [
-        ("DataLoader(d, **options, **more)\n", 1, "may be in the **"),
-        ("DataLoader(*args)\n", 1, "may be in the *"),
-        ("DataLoader(*args, **options)\n", 1, "may be in the *"),
-        ("DataLoader(d, pin_memory=ask())\n", 1, "ask(), which may do more than give a value"),
-        ("DataLoader(d, pin_memory=(p := True))\n", 1, "which may do more than give a value"),
-        ("a, b = DataLoader(d), DataLoader(e)\n", 1, "2 calls"),
-        ("DataLoader(DataLoader(d))\n", 1, "2 calls"),
-        ("x = 1\n", 1, "no call"),
-        ("x = getattr(data, name)(d)\n", 1, "line 1 looks up what it calls, DataLoader with"),
-        ("x = LOADERS[name](d)\n", 1, "line 1 looks up what it calls"),
-        ("DataLoader(d)\n\n", 2, "no statement"),
-        ("DataLoader(d)\n", 9, "no statement"),
-        ('f"{DataLoader(d)}"\n', 1, "inside a string"),
+        ("DataLoader(d, **options, **more)\n", 1, Obstacle.MAY_BE_IN_STARS),
+        ("DataLoader(*args)\n", 1, Obstacle.MAY_BE_IN_STARS),
+        ("DataLoader(*args, **options)\n", 1, Obstacle.MAY_BE_IN_STARS),
+        ("DataLoader(d, pin_memory=ask())\n", 1, Obstacle.VALUE_MAY_DO_MORE),
+        ("DataLoader(d, pin_memory=(p := True))\n", 1, Obstacle.VALUE_MAY_DO_MORE),
+        ("a, b = DataLoader(d), DataLoader(e)\n", 1, Obstacle.NOT_ONE_CALL),
+        ("DataLoader(DataLoader(d))\n", 1, Obstacle.NOT_ONE_CALL),
+        ("x = 1\n", 1, Obstacle.NOT_ONE_CALL),
+        ("x = getattr(data, name)(d)\n", 1, Obstacle.LOOKED_UP_CALL),
+        ("x = LOADERS[name](d)\n", 1, Obstacle.LOOKED_UP_CALL),
+        ("DataLoader(d)\n\n", 2, Obstacle.NO_STATEMENT),
+        ("DataLoader(d)\n", 9, Obstacle.NO_STATEMENT),
+        ('f"{DataLoader(d)}"\n', 1, Obstacle.CALL_IN_STRING),
     ],
 )
-def test_what_cannot_be_done_safely_is_refused(text: str, line: int, why: str) -> None:
+def test_what_cannot_be_done_safely_is_refused(text: str, line: int, obstacle: Obstacle) -> None:
     result = ask(text, line)
     assert result.text == text
-    assert why in result.refused[0].why
-    expected = f"in train.py, line {line}: give DataLoader(…)\n    pin_memory=True"
-    assert result.refused[0].write.startswith(expected)
+    assert obstacles(result) == [obstacle]
+    (refused,) = result.refused
+    facts = {"file": "train.py", "line": line, "call": "DataLoader", "name": "pin_memory"}
+    assert refused.reason.code == ByHand.GIVE_KEYWORD
+    assert refused.reason.facts == facts | {"value": "True"}
 
 
 def test_bare_arguments_of_an_unknown_call_are_not_guessed() -> None:
-    assert "bare arguments" in ask("Mine(d)\n", call="Mine").refused[0].why
+    assert obstacles(ask("Mine(d)\n", call="Mine")) == [Obstacle.MAY_BE_BARE]
     assert ask("Mine(d=d)\n", call="Mine").done
     assert ask("Mine(d)\n", call="Mine", positional=("dataset", "pin_memory")).done
 

@@ -3,7 +3,10 @@
 import pytest
 
 from ridgeline.records.edit import Patched, Replace
+from ridgeline.records.facts import because
+from ridgeline.records.reason_codes import ByHand, Obstacle
 from ridgeline.source.editing import patched
+from tests.unit.source.editing.refusals import causes
 
 
 def swap(text: str, before: str, after: str, line: int = 1) -> Patched:
@@ -39,9 +42,13 @@ def test_only_the_head_of_a_compound_statement_is_looked_at() -> None:
 
 
 def test_none_or_several_are_refused() -> None:
-    assert "x is there 2 times" in swap("x + x", "x", "y").refused[0].why
-    assert "x is not there" in swap("z", "x", "y").refused[0].why
-    assert swap("z", "x", "y").refused[0].write.startswith("in f, line 1: in place of x write")
+    twice = because(Obstacle.NOT_THERE_ONCE, expression="x", times=2)
+    assert causes(swap("x + x", "x", "y")) == [twice]
+    never = because(Obstacle.NOT_THERE_ONCE, expression="x", times=0)
+    assert causes(swap("z", "x", "y")) == [never]
+    (refused,) = swap("z", "x", "y").refused
+    assert refused.reason.code == ByHand.REPLACE
+    assert refused.reason.facts == {"file": "f", "line": 1, "before": "x", "text": "    y"}
 
 
 def test_what_holds_the_old_expression_is_not_put_in_twice() -> None:

@@ -1,7 +1,10 @@
 """Whole lines by others: only where they are what they were."""
 
 from ridgeline.records.edit import Edit, Insert, Keyword, Patched, Rewrite, Within
+from ridgeline.records.facts import because
+from ridgeline.records.reason_codes import ByHand, Obstacle
 from ridgeline.source.editing import patched
+from tests.unit.source.editing.refusals import causes
 
 TEXT = "def f(q, k):\n    a = q @ k\n    # kept\n    b = a * 2\n    return b\nx = f(1, 2)\n"
 BEFORE = "    a = q @ k\n    # kept\n    b = a * 2\n    return b"
@@ -29,8 +32,11 @@ def test_the_file_s_own_newlines_are_kept() -> None:
 def test_lines_that_are_not_what_they_were_are_left() -> None:
     result = swap(TEXT.replace("a * 2", "a * 3"), "    return q @ k")
     assert not result.done
-    assert result.refused[0].why == "lines 2 to 5 are not what they were"
-    assert result.refused[0].write == "in f, lines 2 to 5: write\n    return q @ k"
+    assert causes(result) == [because(Obstacle.LINES_CHANGED, first=2, last=5)]
+    (refused,) = result.refused
+    assert refused.reason.code == ByHand.REWRITE
+    text = {"text": "    return q @ k"}
+    assert refused.reason.facts == {"file": "f", "first": 2, "last": 5} | text
 
 
 def test_a_part_of_a_statement_is_left() -> None:

@@ -5,7 +5,10 @@ from typing import Literal
 import pytest
 
 from ridgeline.records.edit import Edit, Import, Patched, Top
+from ridgeline.records.facts import because
+from ridgeline.records.reason_codes import ByHand, Obstacle
 from ridgeline.source.editing import patched
+from tests.unit.source.editing.refusals import causes
 
 FLAG = "torch.backends.cudnn.benchmark = True"
 
@@ -78,8 +81,9 @@ def test_a_function_stands_apart_and_below_the_flags(rest: str) -> None:
 )
 def test_a_name_that_is_not_bound_is_refused(text: str) -> None:
     result = put(text)
-    assert result.refused[0].why == "torch is not bound at the top level of the file"
-    assert result.refused[0].write == f"in f, after its imports: put\n    {FLAG}"
+    cause = because(Obstacle.NOT_BOUND_AT_TOP, name="torch")
+    facts = {"file": "f", "text": f"    {FLAG}"}
+    assert result.refused[0].reason == because(ByHand.PUT_AFTER_IMPORTS, cause=cause, **facts)
 
 
 def test_an_import_of_the_same_batch_binds_it() -> None:
@@ -128,7 +132,7 @@ def test_an_import_goes_to_the_others(text: str) -> None:
 def test_a_name_bound_to_something_else_is_refused(text: str) -> None:
     result = need(text, "import torch.nn.functional as F")
     assert result.text == text
-    assert "F is bound to something else on line 1" in result.refused[0].why
+    assert causes(result) == [because(Obstacle.BOUND_TO_OTHER, name="F", line=1)]
 
 
 def test_under_a_condition_it_is_not_bound() -> None:

@@ -3,7 +3,9 @@
 import pytest
 
 from ridgeline.records.edit import Edit, Keyword, Patched, Replace, Within
+from ridgeline.records.reason_codes import ByHand, Obstacle
 from ridgeline.source.editing import patched
+from tests.unit.source.editing.refusals import obstacles
 
 HEADER = 'torch.autocast("cuda")'
 
@@ -39,22 +41,24 @@ def test_tabs_and_form_feeds_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "first", "last", "why"),
+    ("text", "first", "last", "obstacle"),
     [
-        ("for x in y:\n    a\nb\n", 2, 3, "different blocks"),
-        ("for x in y:\n    a\n    b\n", 1, 2, "not the end"),
-        ("if x:\n    a\nelse:\n    b\n", 3, 4, "a part of the statement"),
-        ("if x:\n    a\nelse:\n    b\n", 2, 4, "different blocks|not the end"),
-        ('"""Doc."""\na\n', 1, 2, "must stay first"),
-        ("from __future__ import annotations\n", 1, 1, "must stay first"),
-        ("a\n", 5, 6, "no statement"),
+        ("for x in y:\n    a\nb\n", 2, 3, Obstacle.DIFFERENT_BLOCKS),
+        ("for x in y:\n    a\n    b\n", 1, 2, Obstacle.NOT_A_BLOCK_END),
+        ("if x:\n    a\nelse:\n    b\n", 3, 4, Obstacle.PART_OF_STATEMENT),
+        ("if x:\n    a\nelse:\n    b\n", 2, 4, Obstacle.DIFFERENT_BLOCKS),
+        ('"""Doc."""\na\n', 1, 2, Obstacle.MUST_STAY_FIRST),
+        ("from __future__ import annotations\n", 1, 1, Obstacle.MUST_STAY_FIRST),
+        ("a\n", 5, 6, Obstacle.NO_STATEMENT),
     ],
 )
-def test_other_lines_are_refused(text: str, first: int, last: int, why: str) -> None:
+def test_other_lines_are_refused(text: str, first: int, last: int, obstacle: Obstacle) -> None:
     result = wrap(text, first, last)
     assert result.text == text
-    assert any(one in result.refused[0].why for one in why.split("|"))
-    assert result.refused[0].write.endswith(f"with {HEADER}:")
+    assert obstacles(result) == [obstacle]
+    (refused,) = result.refused
+    assert refused.reason.code == ByHand.PUT_WITHIN
+    assert refused.reason.facts["header"] == HEADER
 
 
 def test_one_that_is_there_already_is_left() -> None:
