@@ -145,6 +145,16 @@ class OutputPrint(Struct, frozen=True, kw_only=True):
     not show; None if there is no such mask."""
 
 
+class Predicted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one call of a language model predicts, for each of its first rows."""
+
+    given: tuple[int, ...]
+    """The last token of each row that it was given."""
+    tokens: tuple[tuple[int, ...], ...]
+    """The tokens with the largest logits at the end of each row, the largest first."""
+    logits: tuple[tuple[float, ...], ...]
+
+
 class WatchedStep(Struct, frozen=True, kw_only=True):
     """What a step computed. None means not seen, which is not the same as zero."""
 
@@ -165,6 +175,8 @@ class WatchedStep(Struct, frozen=True, kw_only=True):
     learning_rate: float | None = None
     outputs: tuple[OutputPrint, ...] = ()
     """What the model returned, in the order of its calls; for inference only."""
+    predicted: tuple[Predicted, ...] = ()
+    """What the calls of a language model predict, in their order; for inference only."""
     outputs_changed: float | None = None
     """How far those outputs have changed two steps later, as a part of their norm; inf if they
     cannot be read any more, None if the program does not keep them so long."""

@@ -16,7 +16,7 @@ from ridgeline.equality.trials.losses import (
     check_trajectory,
     count_informative_steps,
 )
-from ridgeline.equality.trials.noise_bands import REPEAT_FACTOR, Band, band_of
+from ridgeline.equality.trials.noise_bands import REPEAT_FACTOR, Band, band_of, floor_of
 from ridgeline.equality.trials.outputs import check_outputs, why_outputs_say_nothing
 from ridgeline.equality.trials.parameters import (
     NEVER,
@@ -24,6 +24,12 @@ from ridgeline.equality.trials.parameters import (
     check_state,
     comparable_snapshot,
     unexplained,
+)
+from ridgeline.equality.trials.tokens import (
+    check_tokens,
+    first_other_token,
+    until_other_token,
+    writes_greedily,
 )
 from ridgeline.records.parity import MEANS, Alters, Check, Equality, Parity
 from ridgeline.records.trial import TensorPrint, Trial
@@ -56,9 +62,17 @@ def compare(
     if not repeats or not candidates:
         return Parity(equality="unknown", why="there is no trial to compare")
     perturbed = [_with_program_names(trial) for trial in baseline if trial.jitter > 0]
+    base, floor = repeats[0], floor_of(alters, precision)
+    greedy = writes_greedily(base)
+    noise = perturbed if alters == "rounding" else []
+    written = [[*check_tokens(repeats, noise, trial, floor)] for trial in candidates]
+    if greedy:  # what follows an other token is another text
+        repeats = [base, *(until_other_token(base, trial) for trial in repeats[1:])]
+        perturbed = [until_other_token(base, trial) for trial in perturbed]
     band = band_of(repeats, perturbed, alters, precision)
     answers = [
-        _compare_trial(repeats, perturbed, trial, alters, band, redrawn) for trial in candidates
+        _compare_trial(repeats, perturbed, trial, alters, band, redrawn, tokens)
+        for trial, tokens in zip(candidates, written, strict=True)
     ]
     return max(answers, key=lambda parity: _ORDER.index(parity.equality))
 
@@ -70,18 +84,23 @@ def _compare_trial(
     alters: Alters,
     band: Band,
     redrawn: str,
+    tokens: Sequence[Check],
 ) -> Parity:
     base = repeats[0]
     if not _has_results(base) or not _has_results(candidate):
         who = "baseline" if not _has_results(base) else "changed program"
         return Parity(equality="unknown", why=f"nothing was seen of the {who}")
     if alters == "semantics":
-        return _compare_altered(base, candidate)
+        return _compare_altered(base, candidate, tokens)
+    if tokens and (other := first_other_token(base, candidate)) is not None:
+        candidate = replace(candidate, watched=candidate.watched[: other.steps])
+        base = replace(base, watched=base.watched[: other.steps])
+        repeats = [base, *repeats[1:]]
     missing = list(_find_missing(repeats, candidate, band))
     other_data = _why_other_data(repeats, candidate, band)
     missing += [why for why in (other_data, redrawn) if why]
     check, note = check_finite(base, candidate)
-    checks = [check, *check_counts(base, candidate)]
+    checks = [*tokens, check, *check_counts(base, candidate)]
     if not other_data:
         checks += check_data(base, candidate, band.batch_sums)
     steps = len(candidate.watched)
@@ -128,13 +147,13 @@ def _conclude(checks: list[Check], missing: list[str], note: str, steps: int) ->
     return Parity(equality=known, why=why, checks=tuple(checks), missing=tuple(missing))
 
 
-def _compare_altered(base: Trial, candidate: Trial) -> Parity:
+def _compare_altered(base: Trial, candidate: Trial, tokens: Sequence[Check]) -> Parity:
     checks = tuple(check_direction(base, candidate))
     missing = ("the fix alters what is computed, so equality was not tested",)
     if any(not check.passed for check in checks):
         return Parity(equality="differs", why=why_differs(checks), checks=checks, missing=missing)
     if not checks and not any(step.backwards for step in base.watched):
-        return _compare_outputs(base, candidate, missing)
+        return _compare_outputs(base, candidate, tokens, missing)
     if not checks:
         why = "the fix alters what is computed, and there are no losses to compare"
         return Parity(equality="unknown", why=why, missing=missing)
@@ -143,9 +162,11 @@ def _compare_altered(base: Trial, candidate: Trial) -> Parity:
     )
 
 
-def _compare_outputs(base: Trial, candidate: Trial, missing: tuple[str, ...]) -> Parity:
-    """Compare outputs, because inference has no losses. How far they moved is reported; whether
-    that is acceptable is the user's decision."""
+def _compare_outputs(
+    base: Trial, candidate: Trial, tokens: Sequence[Check], missing: tuple[str, ...]
+) -> Parity:
+    """Compare outputs, because inference has no losses. How far they moved is reported, and the
+    first greedy token that differs; whether that is acceptable is the user's decision."""
     moved = [value for value in of_evaluation(base, candidate) if value is not None]
     if not moved:
         why = "the fix alters what is computed, and there are no outputs to compare"
@@ -157,8 +178,10 @@ def _compare_outputs(base: Trial, candidate: Trial, missing: tuple[str, ...]) ->
         text=f"outputs of the first batch are off by {small(shift)} of their norm",
     )  # fmt: skip
     equality: Equality = "weak" if check.passed else "differs"
-    why = f"{check.text}; weak: {missing[0]}" if check.passed else check.text
-    return Parity(equality=equality, why=why, checks=(check,), missing=missing)
+    shown = "; ".join(one.text for one in (check, *tokens))
+    why = f"{shown}; weak: {missing[0]}" if check.passed else check.text
+    reported = (replace(one, passed=True) for one in tokens)
+    return Parity(equality=equality, why=why, checks=(check, *reported), missing=missing)
 
 
 def _with_program_names(trial: Trial) -> Trial:

@@ -10,10 +10,15 @@ from typing import Any
 from ridgeline.fixes.model_forward import tensors_in
 from ridgeline.harness.trials import tensor_prints as prints
 from ridgeline.harness.usercode.forked_work import DirectWork
-from ridgeline.records.trial import OutputPrint
+from ridgeline.records.trial import OutputPrint, Predicted
 
 MAX_TENSORS_PER_STEP = 32
 """A loop over tokens makes a call for each token, and a batch may have thousands."""
+MAX_PREDICTED_CALLS, MAX_PREDICTED_ROWS, LIKELIEST_TOKENS = 256, 16, 4
+"""Calls of a step, rows of a call and tokens of a row whose logits are noted. By rounding the first
+of the likeliest tokens changes places with the second, rarely with another."""
+_TOKENS = ("decoder_input_ids", "input_ids")
+"""Names by which the models of transformers are given tokens."""
 REREAD_AFTER_STEPS = 2
 """Steps until it is known what the program keeps: while the next call runs, a loop still has the
 last output by its name, and a compiled model may write over it then."""
@@ -35,14 +40,28 @@ class OutputWatch:
         self._signs: dict[Any, Any] = {}
         self._new: list[tuple[Any, _OutputRef]] = []
         self._before: dict[int, list[tuple[OutputPrint, _OutputRef]]] = {}
+        self._given: Any = None
+        """The tokens that the call in progress was given, if it was given tokens."""
+        self._predictions: list[tuple[Any, Any, Any]] = []
+        """On the device: the last tokens given, the likeliest next tokens and their logits."""
         self.changed: dict[int, float] = {}
         """By step: see WatchedStep.outputs_changed."""
+
+    def called(self, args: Any, kwargs: Any) -> None:
+        """Note the tokens that a call is given: whole numbers, a row for each text."""
+        named = [kwargs[name] for name in _TOKENS if kwargs.get(name) is not None]
+        found = (*named, *args)[0] if named or args else None
+        self._given = None
+        if isinstance(found, self._torch.Tensor) and found.dim() == 2 and found.numel():
+            whole = found.dtype in (self._torch.int64, self._torch.int32)
+            self._given = found if whole else None
 
     def returned(self, value: Any) -> None:
         torch = self._torch
         if self._captures():
             return  # nothing is computed yet, and what we computed would be captured
         with torch.no_grad():
+            self._note_prediction(value)
             printed = self._printed_tensors(value)[: MAX_TENSORS_PER_STEP - len(self._new)]
             numbers = self._work.run(lambda: [self._print(tensor) for tensor in printed])
             self._new += [
@@ -60,6 +79,36 @@ class OutputWatch:
         self._before[step] = outputs
         return tuple(one for one, _ in outputs)
 
+    def predicted(self) -> tuple[Predicted, ...]:
+        """Return what the calls since the last step ended predict, for each row."""
+        noted, self._predictions = self._predictions, []
+        if self._captures():
+            return ()
+        return tuple(
+            Predicted(
+                given=tuple(given.tolist()),
+                tokens=tuple(map(tuple, tokens.tolist())),
+                logits=tuple(map(tuple, logits.tolist())),
+            )
+            for given, tokens, logits in noted
+        )
+
+    def _note_prediction(self, value: Any) -> None:
+        """Note the likeliest next tokens if the model was given tokens and returns a number for
+        each token of a vocabulary."""
+        given, self._given = self._given, None
+        if given is None or len(self._predictions) >= MAX_PREDICTED_CALLS:
+            return
+        logits = next(
+            (one for one in tensors_in(self._torch, value) if one.is_floating_point()), None
+        )
+        if logits is None or logits.dim() not in (2, 3) or len(logits) != len(given):
+            return
+        last = (logits[:, -1] if logits.dim() == 3 else logits)[:MAX_PREDICTED_ROWS]
+        if last.shape[-1] > LIKELIEST_TOKENS:
+            most, tokens = last.detach().float().topk(LIKELIEST_TOKENS)
+            self._predictions.append((given[:MAX_PREDICTED_ROWS, -1].clone(), tokens, most))
+
     def step_begins(self, step: int) -> None:
         """Print again, before the first call of a step, the outputs of an earlier one."""
         due = [old for old in self._before if old <= step - REREAD_AFTER_STEPS]
@@ -75,11 +124,13 @@ class OutputWatch:
     def begin_again(self) -> None:
         """Forget what was counted as steps and was none."""
         self._before.clear()
+        self._predictions.clear()
         self.changed.clear()
 
     def forget(self) -> None:
         self._signs.clear()
         self._new.clear()
+        self._predictions.clear()
         self._before.clear()
 
     def _printed_tensors(self, value: Any) -> list[Any]:

@@ -97,6 +97,7 @@ class Watch:
             self._models.meet(module)
             if self._first is None and not self._cannot_copy:
                 self._keep_first(module, args, kwargs)
+            self.outputs.called(args, kwargs)
             inputs = (*args, *kwargs.values())
             self._samples = (self._samples or 0) + batch_amount(self._torch, inputs).samples
             data = next(
@@ -221,6 +222,7 @@ class Watch:
                 backwards=self._backwards,
                 learning_rate=self._rate,
                 outputs=self.outputs.step_ended(len(self.steps)),
+                predicted=self.outputs.predicted(),
             )
         )
         self._begin_step()

@@ -371,3 +371,33 @@ def test_an_output_that_c_alone_still_holds_is_read(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("torch.utils.weak.TensorWeakRef", Reference)
     assert of_steps(*[lambda: torch.ones(2)] * 3, keep=False)[1] == {0: 0.0}
     assert len(fixed) == 1
+
+
+def test_what_a_language_model_predicts_is_what_generate_writes() -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=64, n_positions=32, n_embd=16, n_layer=1, n_head=2, bos_token_id=0,
+        eos_token_id=None,
+    )  # fmt: skip
+    model = transformers.GPT2LMHeadModel(config).eval()
+    watch = OutputWatch(torch)
+    model.register_forward_pre_hook(
+        lambda _, args, kwargs: watch.called(args, kwargs), with_kwargs=True
+    )
+    model.register_forward_hook(lambda _, args, value: watch.returned(value))
+    prompt = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    written = model.generate(prompt, max_new_tokens=5, do_sample=False, pad_token_id=0)
+    calls = watch.predicted()
+    likeliest = [[row[0] for row in call.tokens] for call in calls]
+    assert likeliest == written[:, 3:].T.tolist()
+    assert [list(call.given) for call in calls] == written[:, 2:-1].T.tolist()
+    assert all(row == tuple(sorted(row, reverse=True)) for call in calls for row in call.logits)
+    assert watch.predicted() == ()
+
+
+def test_a_classifier_of_images_predicts_no_tokens() -> None:
+    watch, images = OutputWatch(torch), torch.randn(2, 12)
+    watch.called((images,), {})
+    watch.returned(nn.Linear(12, 10)(images))
+    assert watch.predicted() == ()
