@@ -13,7 +13,14 @@ from ridgeline.diagnosis.answers import answers
 from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.memory_room import growth
 from ridgeline.diagnosis.recorded_run import Attempts
-from ridgeline.diagnosis.rule import Budget, Registered, Rule, registered
+from ridgeline.diagnosis.rule import (
+    BOUND_TOLERANCE,
+    Budget,
+    Registered,
+    Rule,
+    gain_without,
+    registered,
+)
 from ridgeline.diagnosis.shares import Kind
 from ridgeline.diagnosis.unexplained_time import Remains, largest_loss, remains
 from ridgeline.records.finding import Confidence, Finding, Findings, UnaskedRule
@@ -60,11 +67,12 @@ def findings(case: Case, attempts: Attempts, rules: Sequence[Registered] | None 
     kept = _with_own_ids(kept)
     kept.sort(key=lambda pair: (-_value(pair[0], case), pair[0].rule, pair[0].id))
     ordered = tuple(_ordered(kept[:MAX_FINDINGS], case))
-    explained = _explained(ordered, {one.rule.id: one.rule.budget for one in every})
+    budgets = {one.rule.id: one.rule.budget for one in every}
+    explained = _explained(ordered, budgets)
     rest = attempts.part("what remains", lambda: remains(case, explained)) or Remains()
     return Findings(
         findings=ordered,
-        gain_bound=round(total_bound(ordered), 3),
+        gain_bound=round(total_bound(ordered, budgets, _budgets(case)), 3),
         left_out=len(kept[MAX_FINDINGS:]),
         answers=attempts.part("the answers", lambda: answers(case)) or (),
         ceiling_pct=rest.ceiling_pct,
@@ -76,10 +84,25 @@ def findings(case: Case, attempts: Attempts, rules: Sequence[Registered] | None 
     )
 
 
-def total_bound(findings: Sequence[Finding]) -> float:
-    """Return the most that fixing all findings can gain, no time counted twice."""
-    share = sum(f.share_pct for f in findings if not f.shares_with and not f.after) / 100
-    return 1 / (1 - min(share, 0.995))
+def total_bound(
+    findings: Sequence[Finding],
+    budgets: Mapping[str, Budget],
+    room: Mapping[Budget, float],
+) -> float:
+    """Return the most that fixing all findings can gain together.
+
+    Findings of one budget save at most the sum of what each may save alone, and at most what the
+    budget holds, or the largest of them if the budget was measured too small. Findings of different
+    budgets add up, also those that gain nothing until another is fixed: once the loader is fixed,
+    faster kernels count.
+    """
+    saved: dict[Budget, list[float]] = {}
+    for finding in findings:
+        budget = budgets.get(finding.rule, "work")
+        saved.setdefault(budget, []).append(1 - 1 / max(finding.gain_bound, 1.0))
+    return gain_without(
+        sum(min(sum(each), max(*each, room.get(budget, 1.0))) for budget, each in saved.items())
+    )
 
 
 def _explained(findings: Sequence[Finding], budgets: Mapping[str, Budget]) -> dict[Kind, float]:
@@ -90,7 +113,8 @@ def _explained(findings: Sequence[Finding], budgets: Mapping[str, Budget]) -> di
     for finding in findings:
         kind = _KIND_OF_BUDGET.get(budgets.get(finding.rule, "work"))
         if kind is not None and finding.share_pct >= MIN_EXPLAINING_PCT and not finding.shares_with:
-            most = max(finding.share_pct / 100, 1 - 1 / max(finding.gain_bound, 1.0))
+            without_tolerance = (1 - 1 / max(finding.gain_bound, 1.0)) / (1 + BOUND_TOLERANCE)
+            most = max(finding.share_pct / 100, without_tolerance)
             shares[kind] = shares.get(kind, 0.0) + most
     return shares
 

@@ -44,10 +44,17 @@ def reason_to_skip_graphs(ground: Ground) -> Reason | None:
 def bound(ground: Ground, *, other_kernels: bool = False) -> float | None:
     """Return the bound if all of the step goes (launches, passes over memory, Python) except the
     wait for input and a part of the products. `other_kernels` says that the compiler also looks for
-    faster products."""
+    faster products. A compiler makes kernels of its own for products with a vector, as in decoding,
+    and puts a fused operator in the place of attention that is written out."""
     if ground.products_least_share is None:
         return None
-    rearranged = other_kernels or ground.convolutions or ground.device == "cpu"
+    rearranged = (
+        other_kernels
+        or ground.convolutions
+        or ground.device == "cpu"
+        or not ground.trains
+        or "written-attention" in ground.findings
+    )
     left = REARRANGED_PRODUCTS_LEFT_SHARE if rearranged else PRODUCTS_LEFT_SHARE
     return speedup_without(1 - min(left * ground.products_least_share + ground.input_share, 1.0))
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.machine_use import cores
-from ridgeline.diagnosis.rule import SHARE_TOLERANCE, measured
+from ridgeline.diagnosis.rule import measured
 from ridgeline.diagnosis.rules._loaders import (
     MIN_SAMPLES,
     batch_lines,
@@ -139,7 +139,7 @@ def bound_with_workers(fed: Feeding, workers: int) -> float | None:
     if fed.batch_ms is None or not workers:
         return None
     made_ms = fed.batch_ms / (workers * UNEVEN_WORKERS)
-    rest_ms = fed.step_ms - (1 + SHARE_TOLERANCE) * fed.wait_ms
+    rest_ms = fed.step_ms - fed.wait_ms
     return max(fed.step_ms / max(rest_ms, made_ms, MIN_STEP_MS), 1.0)
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import SATURATED, Case
-from ridgeline.diagnosis.rule import SHARE_TOLERANCE, gain_without
+from ridgeline.diagnosis.rule import gain_without
 from ridgeline.diagnosis.rules._user_code import as_traced, models
 from ridgeline.records.machine import Ceiling
 from ridgeline.records.sites import OpSite, SiteKernel
@@ -452,7 +452,7 @@ def saved_bytes(sites: Sequence[OpSite], scores: Scores) -> float:
 
 def most_gained(case: Case, sites: Sequence[OpSite]) -> float:
     """Return the bound, by the best fused operator."""
-    return gain_without(without_scores(case, sites, MAX_FUSED_PEAK_SHARE_CPU), SHARE_TOLERANCE)
+    return gain_without(without_scores(case, sites, MAX_FUSED_PEAK_SHARE_CPU))
 
 
 def without_scores(

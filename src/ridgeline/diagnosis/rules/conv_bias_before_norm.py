@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.rule import (
-    SHARE_TOLERANCE,
     Rule,
     gain_without,
     make_finding,
@@ -76,7 +75,7 @@ def _bound(case: Case, share: float) -> float:
     between kernels."""
     busy = case.busy or 1.0
     goes = share / busy if case.on_gpu and busy >= SATURATED else share
-    return gain_without(goes, SHARE_TOLERANCE)
+    return gain_without(goes)
 
 
 def _made(case: Case, normed: Sequence[NormedConv]) -> tuple[Place | None, list[Layer]]:

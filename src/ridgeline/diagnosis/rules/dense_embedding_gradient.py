@@ -145,6 +145,11 @@ def _in_python_loop(case: Case, place: Place | None) -> bool:
     return place.function in told
 
 
+CACHE_FACTOR_ON_CPU = 1.1
+"""The most that goes on a CPU, as a multiple of the time in operators over the table: they push the
+data of forward and backward out of the cache. 3.36 × was gained where they took 65 %."""
+
+
 def _bound(case: Case, share: float, spent: float, updated: float) -> float:
     """Return the bound. Tracing lengthens small operators, not these, so that they may be more of
     the untraced step, but no more than its backward and optimizer, in which other tables have their
@@ -155,7 +160,8 @@ def _bound(case: Case, share: float, spent: float, updated: float) -> float:
     ahead = spent_ns(case, [s for s in case.sites.ops if s.phase in _PHASES])
     if room and ahead:
         untraced = min(untraced, room * min((spent + updated) / ahead, 1.0))
-    return gain_without(max(share, untraced))
+    beside = 1.0 if case.on_gpu else CACHE_FACTOR_ON_CPU
+    return gain_without(beside * max(share, untraced))
 
 
 def _table(site: OpSite) -> tuple[int, int] | None:

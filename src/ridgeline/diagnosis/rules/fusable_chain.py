@@ -10,7 +10,14 @@ from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, derived, gain_without, make_finding, measured, of_step
 from ridgeline.diagnosis.rules._launch import by_function, kernels
-from ridgeline.diagnosis.rules._operators import PRODUCT_CATEGORIES, spent_ns
+from ridgeline.diagnosis.rules._operators import (
+    PRODUCT_CATEGORIES,
+    exposed_work,
+    gain_bound,
+    slowed,
+    spent_ns,
+    with_stacks,
+)
 from ridgeline.diagnosis.rules._user_code import model_call
 from ridgeline.records.finding import Finding
 from ridgeline.records.sites import OpSite
@@ -18,7 +25,7 @@ from ridgeline.records.trace import Place
 from ridgeline.source.file import SourceFile
 from ridgeline.trace.analyses.kernels import category_of
 
-RULE = Rule(id="fusable-chain", family="launch", budget="work", needs=("sites", "stacks"))
+RULE = Rule(id="fusable-chain", family="launch", budget="work", needs=("sites",))
 
 MIN_CHAIN_LENGTH = 4
 """Operators of a chain in the forward. A fused kernel saves little of two or three."""
@@ -51,6 +58,7 @@ moves, and 38 MB take 8 µs at 4.8 TB/s."""
 MIN_WHOLE_STEP_SHARE = 0.12
 """Share of the step that merging must save where no single function is to blame: compiling a whole
 model must pay. A GPT of 124 million parameters gains a fifth of its step (H200)."""
+_NOT_TRIED = "what a compiler makes of it was not tried"
 _ATTENTION = ("aten::_softmax", "aten::softmax")
 _PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::matmul")
 
@@ -72,7 +80,7 @@ def look(case: Case) -> Iterator[Finding]:
         chain = _chain(case, group)
         if chain is None:
             continue
-        taken = case.exposed(*chain.sites)
+        taken = exposed_work(case, *chain.sites)
         share = taken * max(1 - FUSED_CALLS / chain.whole, 0.0)
         if share >= MIN_SHARE:
             found_any = True
@@ -90,7 +98,7 @@ def _between_products(case: Case, watched: list[OpSite]) -> Iterator[Finding]:
     calls = sum(site.calls for site in fusable)
     if not products or calls <= products:
         return
-    taken = case.exposed(*fusable)
+    taken = exposed_work(case, *fusable)
     share = taken * (1 - products / calls)
     if share < MIN_WHOLE_STEP_SHARE:
         return
@@ -100,7 +108,7 @@ def _between_products(case: Case, watched: list[OpSite]) -> Iterator[Finding]:
         f"over memory one by one between {units.count(round(products))} products: "
         f"{units.percent(taken)} of the step",
         share=share,
-        bound=gain_without(taken),
+        bound=gain_bound(case, taken) or gain_without(taken),
         evidence=[
             of_step("between products", taken),
             measured("calls a step", units.count(round(calls)), calls),
@@ -108,8 +116,8 @@ def _between_products(case: Case, watched: list[OpSite]) -> Iterator[Finding]:
         place=model_call(case, max(fusable, key=lambda site: site.device_ns)),
         fix="compile",
         change="model = torch.compile(model)",
-        confidence="medium",
-        doubt="what a compiler makes of it was not tried",
+        confidence="low" if slowed(case) else "medium",
+        doubt=with_stacks(case, _NOT_TRIED),
     )
 
 
@@ -175,6 +183,7 @@ def _finding(case: Case, chain: _Chain, share: float, taken: float) -> Finding:
         claim=f"{name}() passes over memory with {round(chain.length)} element-wise operators in a "
         f"row, {round(chain.whole)} with their backward: {units.percent(taken)} of the step",
         share=share,
+        bound=gain_bound(case, taken) or gain_without(taken),
         evidence=[
             of_step("element-wise time", taken),
             measured("calls a step", units.count(round(calls)), calls),
@@ -185,7 +194,7 @@ def _finding(case: Case, chain: _Chain, share: float, taken: float) -> Finding:
         module=max(chain.sites, key=lambda site: site.work_ns).module,
         change=_change(source, chain.place),
         confidence="medium",
-        doubt="what a compiler makes of it was not tried",
+        doubt=_NOT_TRIED,
     )
 
 
@@ -203,9 +212,11 @@ def _densest(source: SourceFile, place: Place) -> int | None:
 
 def _change(source: SourceFile | None, place: Place) -> str:
     scope = source.scope(place.line) if source is not None else None
-    if source is None or not isinstance(scope, ast.FunctionDef) or not scope.args.args:
+    given = [one.arg for one in scope.args.args] if isinstance(scope, ast.FunctionDef) else []
+    given = given[1:] if given[:1] == ["self"] else given
+    if source is None or not isinstance(scope, ast.FunctionDef) or not given:
         return f"@torch.compile\ndef {place.function or 'function'}(…): …"
     text = ast.unparse(scope)
     if "0.04471" in text and "tanh" in text:  # the constant of GELU's approximation
-        return f'return F.gelu({scope.args.args[0].arg}, approximate="tanh")  # one operator'
+        return f'return F.gelu({given[0]}, approximate="tanh")  # one operator'
     return f"@torch.compile\n{source.line(scope.lineno)}"

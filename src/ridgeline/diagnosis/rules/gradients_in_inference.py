@@ -10,7 +10,7 @@ from msgspec import Struct
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.memory_room import peak_bytes
-from ridgeline.diagnosis.rule import MAX_SHARE, SHARE_TOLERANCE, Rule, make_finding, measured
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding, measured
 from ridgeline.diagnosis.rules._user_code import fix_code, inference_mode, user_sources
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.finding import Evidence, Finding
@@ -89,7 +89,7 @@ def _asked_only(case: Case, traced: TraceMemory) -> Iterator[Finding]:
         RULE,
         claim=f"the backward goes through {name}, whose weights no optimizer updates",
         share=seen.share,
-        bound=_limited(seen.most + _beside(case, traced)),
+        bound=gain_without(seen.most + _beside(case, traced)),
         evidence=[
             measured("gradients nobody takes", adds, seen.weights),
             measured("backward", part, seen.share),
@@ -145,8 +145,8 @@ def _bound(case: Case, traced: TraceMemory, share: float) -> float | None:
     if not share:
         return None
     if case.on_gpu:
-        return _limited(max(share, case.share_of("overhead")))
-    return _limited(_beside(case, traced))
+        return gain_without(max(share, case.share_of("overhead")))
+    return gain_without(_beside(case, traced))
 
 
 def _beside(case: Case, traced: TraceMemory) -> float:
@@ -154,10 +154,6 @@ def _beside(case: Case, traced: TraceMemory) -> float:
     memory's part."""
     most = max(_nodes(case, traced), case.share_of("overhead"))
     return most if case.on_gpu else most + MAX_MEMORY_PASSES * _pass(case, traced)
-
-
-def _limited(share: float) -> float:
-    return 1 / (1 - min(share * (1 + SHARE_TOLERANCE), MAX_SHARE))
 
 
 def _nodes(case: Case, traced: TraceMemory) -> float:

@@ -7,7 +7,7 @@ from msgspec import Struct
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.machine_use import below_ceilings, cores
-from ridgeline.diagnosis.rule import SHARE_TOLERANCE, Rule, gain_without, make_finding, measured
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding, measured
 from ridgeline.diagnosis.rules._input_wait import (
     CROWDED_DOUBT,
     Feeding,
@@ -115,4 +115,4 @@ def _bound(case: Case, crowd: _Crowd) -> float:
     turns = (crowd.workers * crowd.threads + own) / cores(case)
     slowed = 0.0 if case.on_gpu else min(below_ceilings(case) or 0.0, 1 - 1 / turns)
     waited = crowd.fed.share if crowd.fed is not None else 0.0
-    return gain_without(max(crowd.share, 1 - (1 - waited) * (1 - slowed)), SHARE_TOLERANCE)
+    return gain_without(max(crowd.share, 1 - (1 - waited) * (1 - slowed)))

@@ -12,7 +12,7 @@ from ridgeline.diagnosis.machine_use import (
     ranks_here,
     used_cores,
 )
-from ridgeline.diagnosis.rule import SHARE_TOLERANCE, Rule, gain_without, make_finding, measured
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding, measured
 from ridgeline.diagnosis.rules._user_code import located_call, user_calls
 from ridgeline.records.finding import Finding
 from ridgeline.source.calls import SourceCall
@@ -107,7 +107,7 @@ def _bound(case: Case, share: float, ranks: int) -> float | None:
     ):
         return None
     untraced = min(work.operator_ms / case.step_ms, 1.0) * (1 - work.attained)
-    return gain_without(max(share, untraced), SHARE_TOLERANCE)
+    return gain_without(max(share, untraced))
 
 
 def _change(call: SourceCall | None, each: int, ranks: int) -> str:

@@ -15,7 +15,7 @@ def test_names_the_number_that_would_do_at_the_loader() -> None:
     assert finding.place == f"{FILE}:{LOADER}"
     assert "num_workers=5" in finding.change
     assert "worker_init_fn=prepare" in finding.change
-    assert (finding.gain_bound, finding.confidence) == (2.02, "high")
+    assert (finding.gain_bound, finding.confidence) == (2.222, "high")
 
 
 def test_no_more_than_there_are_processors() -> None:

@@ -33,7 +33,7 @@ def test_without_workers_the_line_the_trace_saw_is_named() -> None:
         "The GPU waits 50 % of each step for parse(): 1.56 ms a sample, no workers"
     )
     assert (finding.place, finding.function) == (f"{FILE}:{PARSE}", "parse")
-    assert (finding.share_pct, finding.gain_bound, finding.confidence) == (50.0, 2.02, "high")
+    assert (finding.share_pct, finding.gain_bound, finding.confidence) == (50.0, 2.222, "high")
     assert "num_workers=2" in finding.change
     assert finding.fix == "loader-workers"
     before, after = finding.change.splitlines()
