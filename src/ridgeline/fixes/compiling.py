@@ -7,7 +7,7 @@ from typing import Any
 from ridgeline.fixes.fix import Source, speedup_without
 from ridgeline.fixes.model_edits import Facts, after_made, before_call
 from ridgeline.fixes.model_forward import rewrap_compiled
-from ridgeline.fixes.program import Model, Program
+from ridgeline.fixes.program import Model, Program, is_replicated
 from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
@@ -63,6 +63,8 @@ def obstacle(torch: Any, module: Any) -> Reason | None:
     """Return why the module cannot be compiled; None if it can."""
     if isinstance(module, torch.jit.ScriptModule):
         return because(Skip.TORCHSCRIPT, model=type(module).__name__)
+    if is_replicated(module):
+        return because(Skip.REPLICATED)
     for one in module.modules():
         if hasattr(one, "_orig_mod") or one._compiled_call_impl is not None:
             return because(Skip.ALREADY_SET, setting="torch.compile")

@@ -26,6 +26,10 @@ _NOT_MET = frozenset((Skip.NO_LOADER, Skip.NO_KNOWN_OPTIMIZER, Skip.NO_MODEL_CAL
 """Reasons that hold until the program makes or calls what a fix waits for."""
 
 
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "_FabricModule")
+"""Classes that hold a model as `module` and call it."""
+
+
 class Made:
     """An object the program is about to make: `arguments` may be changed."""
 
@@ -46,16 +50,18 @@ class Model:
 
     @property
     def inner(self) -> Any:
-        """The module without DDP or the like around it."""
+        """The module without DDP or the like around it. A DataParallel on several devices stays:
+        it calls copies of its module, whose forward would still be that of the original."""
         module = self.module
-        while type(module).__name__ in ("DistributedDataParallel", "DataParallel"):
+        while type(module).__name__ in _WRAPPERS and not is_replicated(module):
             module = module.module
         return module
 
     @property
     def name(self) -> str:
         """The name of the model's class."""
-        return type(self.inner).__name__
+        module = self.inner
+        return type(module.module if is_replicated(module) else module).__name__
 
     @property
     def device(self) -> str:
@@ -66,6 +72,11 @@ class Model:
         """Whether it is given a cache of keys and values, which each call would fill further."""
         given = (*self.args, *self.kwargs.values())
         return any(hasattr(one, "get_seq_length") for one in given)
+
+
+def is_replicated(module: Any) -> bool:
+    """Return whether it is a DataParallel that copies its module to several devices."""
+    return type(module).__name__ == "DataParallel" and len(module.device_ids) > 1
 
 
 Outcome = Reason | tuple[Reason, ...] | None

@@ -134,6 +134,7 @@ class Skip(StrEnum):
     SET_EPOCH = "skip.set-epoch"
     DDP_SENDS_IN_BACKWARD = "skip.ddp-sends-in-backward"
     WRAPPED_IN_DDP = "skip.wrapped-in-ddp"
+    REPLICATED = "skip.replicated"
     SHARDED_MODEL = "skip.sharded-model"
     LAUNCHER_BINDS = "skip.launcher-binds"  # ranks
     TORCHSCRIPT = "skip.torchscript"  # model

@@ -106,6 +106,7 @@ _SKIPPED: dict[str, str] = {
     Skip.SET_EPOCH: "the dataset has set_epoch(), and persistent workers would not see its calls",
     Skip.DDP_SENDS_IN_BACKWARD: "DDP sends gradients from inside the backward",
     Skip.WRAPPED_IN_DDP: "the model is in DDP, which laid out its gradients when it was made",
+    Skip.REPLICATED: "DataParallel copies the model to several devices at each call",
     Skip.SHARDED_MODEL: "the model is sharded: its ranks would overflow one by one",
     Skip.LAUNCHER_BINDS: "its {ranks} processes need a NUMA node each, which only the "
     "launcher can give: try torchrun --numa-binding=node, which newer versions of torch have",

@@ -349,10 +349,20 @@ def _settled(
         if isinstance(outer, ast.If) and "__name__" in ast.unparse(outer.test):
             break
         statement = outer
-    value = getattr(assigned, "value", None)
-    wrapped = isinstance(value, ast.Call) and last_name(value) in _WRAPPERS
-    whole = f"{name}.module" if wrapped and statement is assigned else name
+    whole = f"{name}.module" if statement is assigned and _is_wrapped(assigned) else name
     return MadeAt(line=statement.lineno, name=whole)
+
+
+def _is_wrapped(assigned: ast.stmt) -> bool:
+    """Return whether a statement assigns a model in DDP or DataParallel, moved or not."""
+    value = getattr(assigned, "value", None)
+    while (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr in _MOVING
+    ):
+        value = value.func.value
+    return isinstance(value, ast.Call) and last_name(value) in _WRAPPERS
 
 
 def _assigns(node: ast.stmt, name: str) -> bool:

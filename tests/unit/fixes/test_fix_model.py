@@ -16,6 +16,7 @@ from ridgeline.fixes.catalog import (
     autocast,
     channels_last,
     checkpointing,
+    compile,
     eval_fusing,
     inference_mode,
     padded_vocabulary,
@@ -183,6 +184,49 @@ def test_channels_last_turns_convolutions_of_two_and_three_dimensions() -> None:
     (laid_out,), _ = begun(channels_last, deep, torch.randn(2, 3, 8, 8, 8))
     assert laid_out.facts["memory_format"] == "channels_last_3d"
     assert deep[0].weight.is_contiguous(memory_format=torch.channels_last_3d)
+
+
+class Copied(nn.DataParallel):
+    """A DataParallel as it is with two GPUs."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        self.device_ids = [0, 1]
+
+
+Copied.__name__ = "DataParallel"
+
+
+@pytest.mark.parametrize("fix", [channels_last, compile])
+def test_a_data_parallel_on_one_device_is_looked_into_and_on_several_is_left(fix: Any) -> None:
+    net, x = nn.Sequential(nn.Conv2d(3, 4, 3)), torch.randn(2, 3, 8, 8)
+    (fixed,), _ = begun(fix, nn.DataParallel(net), x)
+    assert fixed.facts["model"] == "Sequential"
+    if fix is channels_last:
+        assert net[0].weight.is_contiguous(memory_format=torch.channels_last)
+    else:
+        assert net._compiled_call_impl is not None
+    assert begun(fix, Copied(nn.Sequential(nn.Conv2d(3, 4, 3))), x) == ([], [Skip.REPLICATED])
+
+
+def test_channels_last_leaves_a_model_in_ddp() -> None:
+    class Sends(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+    Sends.__name__ = "DistributedDataParallel"
+    model = Sends(nn.Conv2d(3, 4, 3))
+    assert begun(channels_last, model, torch.randn(2, 3, 8, 8))[1] == [Skip.WRAPPED_IN_DDP]
+
+
+def test_autocast_of_a_model_on_several_devices_is_around_the_copies() -> None:
+    """A copy of a model whose own forward was wrapped would run on the original's parameters."""
+    net = nn.Conv2d(3, 4, 3)
+    model = Copied(net)
+    (fixed,), _ = begun(autocast, model, torch.randn(2, 3, 8, 8))
+    assert fixed.facts["model"] == "Conv2d"
+    assert (fixes_around(model), fixes_around(net)) == (("autocast",), ())
 
 
 def test_channels_last_leaves_other_parameters_of_four_dimensions() -> None:

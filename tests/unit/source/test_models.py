@@ -76,6 +76,8 @@ def test_a_branch_that_wraps_the_model_is_left_before_it_is_changed() -> None:
 def test_a_wrapped_model_is_reached_inside_its_wrapper() -> None:
     text = "m = DDP(Net())\nfor x in d:\n    m(x).sum().backward()\n"
     assert made(text, 3) == MadeAt(line=1, name="m.module")
+    moved = text.replace("DDP(Net())", "nn.DataParallel(Net()).cuda()")
+    assert made(moved, 3) == MadeAt(line=1, name="m.module")
 
 
 def test_a_model_handed_to_a_function_is_followed_to_its_caller() -> None:

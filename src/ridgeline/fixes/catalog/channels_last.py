@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.model_edits import Facts, after_made, before_call
 from ridgeline.fixes.model_forward import Forward, map_tensors, tensors_in, wrap_forward
-from ridgeline.fixes.program import Model, Program
+from ridgeline.fixes.program import Model, Program, is_replicated
 from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
@@ -40,8 +40,9 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
 
     def lay_out(model: Model) -> Reason:
         inner = model.inner
-        if inner is not model.module:
-            return because(Skip.WRAPPED_IN_DDP)
+        obstacle = _wrapper_obstacle(model)
+        if obstacle is not None:
+            return obstacle
         formats = _formats(torch, inner)
         if not formats:
             return because(Skip.NO_CONVOLUTION)
@@ -75,6 +76,19 @@ def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
         turned, why = replace(applied, targets=with_images), "as the convolutions read it"
         edits += before_call(turned, source, input_to_format, why, of_input=True)
     return edits
+
+
+def _wrapper_obstacle(model: Model) -> Reason | None:
+    """Return why what is around the model does not let its weights be laid out; None if it does. A
+    DataParallel on one device and Lightning's Fabric call the model as it is."""
+    if is_replicated(model.inner):
+        return because(Skip.REPLICATED)
+    module = model.module
+    while module is not model.inner:
+        if type(module).__name__ == "DistributedDataParallel":
+            return because(Skip.WRAPPED_IN_DDP)
+        module = module.module
+    return None
 
 
 def _convolutions(torch: Any, model: Any) -> Iterator[tuple[Any, int, str]]:
