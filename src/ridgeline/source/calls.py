@@ -13,7 +13,14 @@ from typing import Literal
 from msgspec import Struct
 
 from ridgeline.records.trace import Place
-from ridgeline.source.file import SourceFile, SourceFiles, call_line, last_name, parsed_expression
+from ridgeline.source.file import (
+    SourceFile,
+    SourceFiles,
+    call_line,
+    keyword_value,
+    last_name,
+    parsed_expression,
+)
 
 PauseKind = Literal["checkpoint", "figure", "collection", "sleep", "conversion", "other"]
 _KINDS: dict[str, PauseKind] = {
@@ -60,6 +67,55 @@ class SourceCall(Struct, frozen=True, kw_only=True):
     first: str = ""
     """The first positional argument as written; "" if there is none."""
     node: ast.Call | None = None
+
+    @property
+    def called(self) -> str:
+        """What is called, as written: torch.set_num_threads."""
+        return f"{self.on}.{self.name}" if self.on else self.name
+
+    def option(self, name: str) -> str:
+        """Return the value of a keyword argument as written; "" if the call does not give it."""
+        value = keyword_value(self.node, name) if self.node is not None else None
+        return ast.unparse(value) if value is not None else ""
+
+    @property
+    def argument_names(self) -> frozenset[str]:
+        """The names, attributes, keywords and short texts in the arguments: torch, float32 and
+        dtype of `x.to(dtype=torch.float32)`."""
+        return argument_names(self.node) if self.node is not None else frozenset()
+
+    @property
+    def argument_count(self) -> int:
+        return len(self.node.args) + len(self.node.keywords) if self.node is not None else 0
+
+    def without(self, *options: str) -> str:
+        """Return the call as written, without these keyword arguments."""
+        return without_options(self.text, options)
+
+
+def argument_names(call: ast.Call) -> frozenset[str]:
+    """Return the names, attributes, keywords and texts in the arguments of a call."""
+    names = {keyword.arg for keyword in call.keywords if keyword.arg}
+    for node in (*call.args, *(keyword.value for keyword in call.keywords)):
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name | ast.Attribute):
+                names.add(last_name(part))
+            elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+                names.add(part.value)
+    return frozenset(names)
+
+
+def without_options(text: str, options: Collection[str]) -> str:
+    """Return a call as written, without the keyword arguments of these names; the text itself if it
+    is no call or gives none of them."""
+    call = parsed_expression(text)
+    if not isinstance(call, ast.Call) or not any(k.arg in options for k in call.keywords):
+        return text
+    written, shown = text.strip(), call.func
+    given = [*call.args, *(k for k in call.keywords if k.arg not in options)]
+    kept = (ast.get_source_segment(written, node) or ast.unparse(node) for node in given)
+    function = ast.get_source_segment(written, shown) or ast.unparse(shown)
+    return f"{function}({', '.join(kept)})"
 
 
 def calls_at(

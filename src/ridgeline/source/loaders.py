@@ -32,6 +32,20 @@ class LoaderCall(Struct, frozen=True, kw_only=True):
     """Whether the call makes no DataLoader but the arguments of a Trainer, which makes it. Its
     options have longer names."""
 
+    def option(self, name: str) -> str:
+        """Return an option of the loader as written; "" if the call does not give it."""
+        call = self._call()
+        value = keyword_value(call, name) if call is not None else None
+        return ast.unparse(value) if value is not None else ""
+
+    def _call(self) -> ast.Call | None:
+        """Return the call in the text, parsed anew."""
+        try:
+            statement = ast.parse(self.text)
+        except SyntaxError:
+            return None
+        return next((n for n in ast.walk(statement) if _is_loader(n)), None)  # type: ignore[return-value]
+
     def with_options(self, **options: str) -> str:
         """Return the call with these options, each in the place of an option of the same name: as
         it was written if it is on one line, else on one line."""

@@ -11,7 +11,6 @@ One wait can have several causes. Each rule reports its own:
   come first, and the rule above stays, less sure, as the other remedy.
 """
 
-import ast
 import math
 import re
 from collections.abc import Sequence
@@ -270,7 +269,7 @@ def threads_set(case: Case) -> ThreadsSet | None:
     """Return the call that sets the threads of workers: in the function that the loader's
     `worker_init_fn` names, else in any function. Return None if no source shows one."""
     call = made_at(case, feeder(case))
-    init = _init_function(call.text) if call is not None else ""
+    init = call.option("worker_init_fn").rpartition(".")[2] if call is not None else ""
     found: list[tuple[bool, int, SourceFile, SourceCall]] = []
     for file in dict.fromkeys(program_files(case)):
         source = case.sources.get(file)
@@ -285,28 +284,15 @@ def threads_set(case: Case) -> ThreadsSet | None:
         return None
     function = source.function_name(setter.line) or "<module>"
     place = Place(file=source.file, line=setter.line, function=function)
-    name = setter.text.partition("(")[0]
-    return ThreadsSet(place, f"{name}(1)", _threads(case, setter), bool(init) and inside)
+    return ThreadsSet(place, f"{setter.called}(1)", _threads(case, setter), bool(init) and inside)
 
 
 def _threads(case: Case, setter: SourceCall) -> int:
     """Return the number as written, or all processors if the call asks for them."""
     if setter.first.isdigit():
         return max(int(setter.first), 1)
-    every = "cpu_count" in setter.text or "sched_getaffinity" in setter.text
+    every = setter.argument_names & {"cpu_count", "sched_getaffinity"}
     return max(cores(case), 1) if every else 1
-
-
-def _init_function(text: str) -> str:
-    """Return the name given as `worker_init_fn`."""
-    try:
-        nodes = ast.walk(ast.parse(text))
-    except SyntaxError:
-        return ""
-    for node in nodes:
-        if isinstance(node, ast.keyword) and node.arg == "worker_init_fn":
-            return ast.unparse(node.value).rpartition(".")[2]
-    return ""
 
 
 Speaker = Literal["loader-starves", "few-workers", "many-workers"]
@@ -439,16 +425,10 @@ def is_plain(case: Case, loader: LoaderSeen | None, sample_ms: float | None) -> 
 
 def by_whole_batches(call: LoaderCall | None, loader: LoaderSeen | None) -> str:
     """Return a loader that asks its dataset for a list of samples: tensors and arrays take one."""
-    try:
-        made = ast.parse(call.text).body[0] if call is not None else None
-    except (SyntaxError, IndexError):
-        made = None
-    calls = [n for n in ast.walk(made) if isinstance(n, ast.Call)] if made is not None else []
-    first = next((n for n in calls if "DataLoader" in ast.unparse(n.func)), None)
-    data = ast.unparse(first.args[0]) if first is not None and first.args else "dataset"
-    options = {k.arg: ast.unparse(k.value) for k in first.keywords} if first is not None else {}
-    size = options.get("batch_size") or str((loader and loader.batch_size) or "batch_size")
-    random = options.get("shuffle", "False") != "False"
+    data = (call.dataset if call is not None else "") or "dataset"
+    written = call.option("batch_size") if call is not None else ""
+    size = written or str((loader and loader.batch_size) or "batch_size")
+    random = call is not None and call.option("shuffle") not in ("", "False")
     order = f"{'Random' if random else 'Sequential'}Sampler({data})"
     return (
         "# a list of indices at once, in the place of one sample after the other\n"

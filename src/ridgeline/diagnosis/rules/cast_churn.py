@@ -184,7 +184,7 @@ def _autocast(case: Case, site: OpSite) -> SourceCall | None:
     innermost loop."""
     written = list(calls_at(case.sources, site.place, ("autocast",)))
     written += [c for c in user_calls(case, ("autocast",), files_of([site])) if c not in written]
-    uncached = [c for c in written if "cache_enabled=False" in c.text.replace(" ", "")]
+    uncached = [c for c in written if c.option("cache_enabled") == "False"]
     inner = sorted((c for c in written if c.loops), key=lambda c: -c.loops)
     return next(iter(uncached or inner or written), None)
 
@@ -196,15 +196,15 @@ def _written_casts(case: Case, place: Place | None) -> list[SourceCall]:
 
 def _is_cast(call: SourceCall) -> bool:
     """Return whether a call casts: `.to` and `.type` also move, and cast only if given a type."""
-    arguments = call.text.rpartition("(")[2]
-    return call.name not in ("to", "type") or any(word in arguments for word in _DTYPE_WORDS)
+    if call.name not in ("to", "type"):
+        return True
+    return any(word in name.lower() for name in call.argument_names for word in _DTYPE_WORDS)
 
 
 def _cast_once(call: SourceCall | None) -> str:
+    if call is not None and call.option("cache_enabled"):
+        return f"with {call.without('cache_enabled')}:"
     text = call.text if call is not None else 'torch.autocast("cuda", dtype=torch.bfloat16)'
-    if "cache_enabled" in text:
-        kept = ", ".join(p for p in text[:-1].split(", ") if "cache_enabled" not in p)
-        return f"with {kept}):"
     if call is not None and call.name != "autocast":
         return f"cast = {text}  # once, and kept"
     return f"with {text}:  # once, around the loop and not in it\n    for …:\n        …"

@@ -55,7 +55,7 @@ def _in_source(case: Case, loop: Loop) -> tuple[int | None, str]:
     norming = [loop_ for loop_ in at if loop_.calls & _NORMING or loop_.squares]
     calls = calls_at(case.sources, loop.place, _CLIPS)
     if calls and ("foreach" in calls[0].keywords or not norming):
-        text = calls[0].text.replace(", foreach=False", "")
+        text = calls[0].without("foreach")
         return calls[0].line, text if calls[0].loops < 2 else _by_norm("", "")
     source = case.sources.get(loop.place.file)
     if not norming or source is None:

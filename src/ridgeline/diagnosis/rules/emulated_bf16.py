@@ -27,7 +27,7 @@ from ridgeline.diagnosis.rules._user_code import (
 )
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.trace import Place
-from ridgeline.source.calls import SourceCall
+from ridgeline.source.calls import SourceCall, with_argument
 from ridgeline.units import flops, percent, seconds, significant
 
 RULE = Rule(id="emulated-bf16", family="precision", budget="work", needs=("sites",))
@@ -87,7 +87,7 @@ def _asked_at(
     files = files_of(p.site for p in slow)
     short = {"bfloat16": "bfloat16", "float16": "half"}[dtype]
     every = user_calls(case, _CASTS, files)
-    named = [c for c in every if dtype in c.text or c.name == short]
+    named = [c for c in every if dtype in c.argument_names or c.name in (dtype, short)]
     written = named or [c for c in every if c.name == "autocast"]
     if written:
         chosen = min(written, key=lambda call: _CASTS.index(call.name))
@@ -124,10 +124,10 @@ def _change(case: Case, call: SourceCall | None, dtype: str, to: str) -> str:
     if call is None:
         return f"torch.float32  # not torch.{dtype} on this processor"
     if call.name == "autocast":
-        return f"with {call.text[:-1]}, enabled=False):  # or without it"
+        return f"with {with_argument(call.text, 'enabled=False')}:  # or without it"
     source = case.sources.get(call.file)
     line = source.line(call.line).partition("  #")[0] if source is not None else ""
-    given = call.name in ("to", "set_default_dtype") and dtype in call.text
+    given = call.name in ("to", "set_default_dtype") and dtype in call.argument_names
     kept = call.text.replace(dtype, "float32")  # with what else the call asks for
     plain = kept if given and not _asks_only_for(call, dtype) else call.on
     if call.text not in line:  # over several lines
@@ -139,5 +139,5 @@ def _change(case: Case, call: SourceCall | None, dtype: str, to: str) -> str:
 
 def _asks_only_for(call: SourceCall, dtype: str) -> bool:
     """Return whether the type is all that the call asks for."""
-    ends = (f".to(torch.{dtype})", f".to({dtype})", f".to(dtype=torch.{dtype})")
-    return call.name == "to" and call.text.endswith(ends)
+    only = call.argument_count == 1 and call.argument_names <= {dtype, "torch", "dtype"}
+    return call.name == "to" and only

@@ -22,6 +22,7 @@ from ridgeline.diagnosis.rules._user_code import user_sources
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.run import Compilation
 from ridgeline.records.trace import Place
+from ridgeline.source.calls import with_argument, without_options
 
 MIN_SHARE = 0.01
 MIN_STEPS = 2
@@ -197,5 +198,5 @@ def _change(line: CompileLine | None, reason: str) -> str:
         return "# give it as a tensor: torch.tensor(value), not as a Python number"
     if line is None or line.text.startswith("@"):
         return "torch.compile(model, dynamic=True)  # or pad to a few lengths"
-    text = re.sub(r",\s*dynamic=\w+", "", line.text)
-    return f"{text[:-1]}, dynamic=True)  # or pad to a few lengths"
+    text = with_argument(without_options(line.text, ("dynamic",)), "dynamic=True")
+    return f"{text}  # or pad to a few lengths"

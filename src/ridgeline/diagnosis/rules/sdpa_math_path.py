@@ -20,7 +20,7 @@ from ridgeline.diagnosis.rules._user_code import source_of
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.finding import Source as FactSource
 from ridgeline.records.sites import OpSite
-from ridgeline.source.calls import all_calls, calls_at, start_of_statement
+from ridgeline.source.calls import SourceCall, all_calls, calls_at, start_of_statement
 from ridgeline.source.file import parsed_expression
 
 MIN_SHARE = 0.01
@@ -147,7 +147,7 @@ def _from_inputs(case: Case, site: OpSite) -> _Cause | None:
 def _from_settings(case: Case, site: OpSite) -> _Cause | None:
     source = source_of(case, site.place)
     for call in all_calls(source, ("sdpa_kernel", *_SWITCHES)) if source is not None else ():
-        if (call.name == "sdpa_kernel" and "MATH" in call.text) or "False" in call.text:
+        if (call.name == "sdpa_kernel" and "MATH" in call.argument_names) or _is_off(call):
             return _Cause(
                 text=f"`{call.text}` in line {call.line} allows no other",
                 change=f"# line {call.line}: without {call.text}",
@@ -168,13 +168,20 @@ def _from_settings(case: Case, site: OpSite) -> _Cause | None:
     return None
 
 
+def _is_off(call: SourceCall) -> bool:
+    """Return whether the call gives False for anything, as in `enable_flash_sdp(False)`."""
+    given = call.node
+    values = [*given.args, *(k.value for k in given.keywords)] if given is not None else []
+    return any(isinstance(value, ast.Constant) and value.value is False for value in values)
+
+
 def _names(case: Case, site: OpSite) -> tuple[str, str, str]:
     """Return the program's names of query, key and value."""
     for call in calls_at(case.sources, site.place, _CALL):
-        inner = call.text[call.text.find("(") + 1 :].rstrip(")")
-        parts = [part.strip() for part in inner.split(",")]
-        if len(parts) >= 3 and all(part.isidentifier() for part in parts[:3]):
-            return parts[0], parts[1], parts[2]
+        given = call.node.args[:3] if call.node is not None else []
+        names = [node.id for node in given if isinstance(node, ast.Name)]
+        if len(names) == 3:
+            return names[0], names[1], names[2]
     return "q", "k", "v"
 
 

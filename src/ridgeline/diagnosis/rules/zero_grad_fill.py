@@ -1,6 +1,5 @@
 """Gradients are filled with zeros each step and then added to, where they could be made anew."""
 
-import re
 from collections.abc import Iterator, Sequence
 
 from ridgeline import units
@@ -86,7 +85,7 @@ def _filled(case: Case, fills: Sequence[OpSite]) -> float:
 
 
 def _call(calls: Sequence[SourceCall]) -> SourceCall | None:
-    kept = [c for c in calls if "set_to_none=False" in c.text.replace(" ", "") or c.name == "zero_"]
+    kept = [c for c in calls if c.option("set_to_none") == "False" or c.name == "zero_"]
     return next(iter(kept or calls), None)
 
 
@@ -98,6 +97,6 @@ def _change(case: Case, call: SourceCall | None) -> str:
     place = located(case, call.file, call.line)
     if code := fix_code(case, place, option("set-to-none", place, call.name, "set_to_none", True)):
         return code
-    if "set_to_none" in call.text:
-        return re.sub(r",?\s*set_to_none\s*=\s*False", "", call.text)
+    if call.option("set_to_none"):
+        return call.without("set_to_none")
     return f"{call.on}.zero_grad(set_to_none=True)"
