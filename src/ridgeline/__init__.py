@@ -22,7 +22,7 @@ _HOME = {
     "profile": "ridgeline.integrations.block",
     "profile_memory": "ridgeline.integrations.profiler",
     "quick_profile": "ridgeline.integrations.profiler",
-    "read_trace": "ridgeline.trace.study",
+    "read_trace": "ridgeline.integrations.trace_reading",
     "region": "ridgeline.harness.capture.live",
     "step": "ridgeline.harness.capture.live",
 }
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     )
     from ridgeline.integrations.profiler import profile_memory as profile_memory
     from ridgeline.integrations.profiler import quick_profile as quick_profile
+    from ridgeline.integrations.trace_reading import read_trace
     from ridgeline.optimization.function import optimize
-    from ridgeline.trace.study import read_trace
 
 
 def __getattr__(name: str) -> Any:

@@ -503,9 +503,10 @@ def _export(
         write_whole(output, msgspec.json.encode(speedscope(traces[0], study)).decode())
     else:
         from ridgeline.report.views.findings import shown_findings
+        from ridgeline.report.views.trace import headline
         from ridgeline.trace.exports.perfetto import mark
 
-        mark(traces[0], study, output, shown_findings(causes))
+        mark(traces[0], study, output, shown_findings(causes), headline(study))
     return True
 
 

@@ -4,11 +4,12 @@ Times are nanoseconds, shares fractions of 1. A figure that cannot be believed i
 `trust` of its section says why.
 """
 
+from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.records.facts import Check, Trust
+from ridgeline.records.facts import Check, Reason, Trust
 
 Cause = Literal[
     "input",
@@ -414,6 +415,22 @@ class Ranks(Struct, frozen=True, kw_only=True):
     trust: Trust = Trust()
 
 
+class TraceVerdict(StrEnum):
+    """What held the device back, or what it was busy with. `devices` counts those whose time is
+    known; `window_ns` is the length of their windows, from the shortest to `longest_ns`, which is
+    None if all are as long."""
+
+    BUSY = "trace.busy"  # share, devices, window_ns, longest_ns
+    BUSY_WITH = "trace.busy-with"  # the same, category, category_share
+    COPIES = "trace.copies"  # those of BUSY, copied_share
+    IDLE = "trace.idle"  # those of BUSY, idle_cause, cause_share, place
+    UNKNOWN = "trace.unknown"  # doubt
+    NO_TIMED_WORK = "trace.no-timed-work"
+    NO_OPERATORS = "trace.no-operators"  # window_ns
+    GPU_NOT_RECORDED = "trace.gpu-not-recorded"  # evidence, op, ns
+    HOST_ONLY = "trace.host-only"  # op, ns
+
+
 class TraceStudy(Struct, frozen=True, kw_only=True):
     """Everything one or several files say."""
 
@@ -423,8 +440,8 @@ class TraceStudy(Struct, frozen=True, kw_only=True):
     torch: str = ""
     backend: str = ""
     """The backend of the process group, where the trace tells it: nccl."""
-    verdict: str = ""
-    """The one sentence."""
+    verdict: Reason | None = None
+    """What held the device back: a `TraceVerdict`."""
     trust: Trust = Trust()
     """How far the verdict can be believed."""
     window: Window

@@ -13,6 +13,7 @@ from ridgeline import units
 from ridgeline.records.comparison import VerdictCode
 from ridgeline.records.facts import Reason, Trust
 from ridgeline.records.optimized import Earlier, SearchCode
+from ridgeline.records.trace import TraceStudy
 from ridgeline.records.trial import Applied, TrialFailure
 from ridgeline.records.verdict import Deciding, Verdict
 from ridgeline.report.fix_reasons import TEMPLATES as FIXES
@@ -167,6 +168,14 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
     "ratio": lambda value: f"{value:.2f} ×",
     "seconds": units.seconds,
     "flops": units.flops,
+    "ns": lambda value: units.seconds(value / 1e9),
+    "device_is": lambda value: f"{value} devices are" if value > 1 else "the device is",
+    "device_idles": lambda value: f"{value} devices idle" if value > 1 else "the device idles",
+    "to_longest": lambda value: (
+        f" to {units.seconds(value / 1e9)} (each has its own window)" if value else ""
+    ),
+    "idle_because": lambda value: _IDLE_BECAUSE[value],
+    "in_brackets": lambda value: f" ({value})" if value else "",
     "two_digits": lambda value: units.significant(value, 2),
     "whole_percent": lambda value: f"{100 * value:.0f} %",
     "before": lambda value: f"{value} " if value else "",
@@ -211,6 +220,20 @@ _HOST_BECAUSE: dict[str, str] = {
     "unknown": "the host is late, and the trace does not say why",
 }
 """Why the GPU waits for the host, by the trace's name of the cause."""
+_IDLE_BECAUSE: dict[str, str] = {
+    "input": "waiting for input",
+    "synchronisation": "because the host waited for the device",
+    "transfer": "while data was copied to it",
+    "launch-bound": "because the host could not launch work fast enough",
+    "allocator": "while memory was being allocated",
+    "compile": "while code was being compiled",
+    "collective wait": "while the host waited for other ranks",
+    "garbage collection": "during garbage collection",
+    "other host": "while the host was in the program's own code",
+    "between kernels": "between kernels already queued",
+    "unknown": "for reasons the trace does not hold",
+}
+"""Why a device idled, by the trace's name of the cause."""
 _PHASE_NAMES: dict[str, str] = {
     "optimizer": "optimizer step",
     "other": "code outside the model",
@@ -282,6 +305,12 @@ def verdict_sentence(verdict: Verdict) -> str:
 def verdict_reason(verdict: Verdict) -> str:
     """Return what limits a run, without the name of the bound."""
     return "".join(explain(reason) for reason in (verdict.reason, *verdict.also))
+
+
+def trace_verdict(study: TraceStudy) -> str:
+    """Return in a sentence what held the device back, and which rank was late."""
+    late = study.ranks.late if study.ranks is not None else ""
+    return "; ".join(filter(None, (explain(study.verdict), late)))
 
 
 def deciding_number(number: Deciding) -> tuple[str, str]:

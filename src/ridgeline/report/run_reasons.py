@@ -1,9 +1,11 @@
-"""The English of a run's verdict, of its doubts, and of what is missing: a template for every code.
+"""The English of the verdict on a run or a trace, of doubts, and of what is missing: a template for
+every code.
 
 `ridgeline.report.reasons` explains the templates and fills them.
 """
 
 from ridgeline.records.run_summary import MissingCode
+from ridgeline.records.trace import TraceVerdict
 from ridgeline.records.verdict import DecidingCode, DoubtCode, LimitCode
 
 _WHEN = "{phase:at_or_after} step {step}{phase:in_its}"
@@ -197,7 +199,27 @@ _MISSING: dict[str, str] = {
     ),
     MissingCode.LAST_WORDS: ("the last records of the program: no space was left on the disk"),
 }
-TEMPLATES: dict[str, str] = {**_LIMITS, **_DOUBTS, **_MISSING}
+_BUSY = "{devices:device_is} busy {share:whole_percent} of {window_ns:ns}{longest_ns:to_longest}"
+_TRACES: dict[str, str] = {
+    TraceVerdict.BUSY: _BUSY,
+    TraceVerdict.BUSY_WITH: f"{_BUSY}, {{category_share:whole_percent}} of it {{category}}",
+    TraceVerdict.COPIES: (
+        f"{_BUSY}, but {{copied_share:whole_percent}} of that copies data to or from the host"
+    ),
+    TraceVerdict.IDLE: (
+        "{devices:device_idles} {share:whole_percent} of {window_ns:ns}{longest_ns:to_longest}, "
+        "{cause_share:whole_percent} of that {idle_cause:idle_because}{place:in_brackets}"
+    ),
+    TraceVerdict.UNKNOWN: "how busy the device was cannot be told: {doubt}",
+    TraceVerdict.NO_TIMED_WORK: "the trace holds no timed work",
+    TraceVerdict.NO_OPERATORS: "no device work and no operators in {window_ns:ns}",
+    TraceVerdict.GPU_NOT_RECORDED: (
+        "only the host was recorded, though the program uses GPUs ({evidence}): {op} takes most "
+        "of its time, {ns:ns}"
+    ),
+    TraceVerdict.HOST_ONLY: "no device work: on the host {op} takes most, {ns:ns}",
+}
+TEMPLATES: dict[str, str] = {**_LIMITS, **_DOUBTS, **_MISSING, **_TRACES}
 """Code to template."""
 
 _OF_STEP = "{value:whole_percent} of the step"

@@ -1,12 +1,10 @@
 """Reads trace files, checks and analyses them, and adds them up to one `TraceStudy`."""
 
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -160,12 +158,9 @@ def study_one(
         if not for_findings:
             result = _with_tables(result, trace, links, limit)
         idle_time = idling.result()
-    sentence = verdict(
-        result.devices, idle_time, result.categories, result.ops, checks, window,
-        kernels=result.kernels, backend=result.backend,
-    )  # fmt: skip
     headline_trust = trust_in("idle" if result.devices else "ops", checks)
-    return msgspec.structs.replace(result, idle=idle_time, verdict=sentence, trust=headline_trust)
+    result = msgspec.structs.replace(result, idle=idle_time, trust=headline_trust)
+    return msgspec.structs.replace(result, verdict=verdict(result))
 
 
 def _idle(trace: Trace, links: Links, window: Window, marks: Steps, trust: Trust) -> Idle:
@@ -227,44 +222,3 @@ def _answer_name(steps: str | None, limit: int) -> str:
     """Return the name under which the study with these options is stored in the cache."""
     text = f"{kept.fingerprint()} {steps} {limit}"
     return "study-" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-class TraceReading:
-    """One or several traces, read and analysed.
-
-    .study    the findings, a record: .verdict, .idle.causes, .kernels, .roofline, .ranks …
-    .traces   the events as numpy columns: .traces[0].device.dur, .ops.name …
-    .sql(q)   any question, over the views `events`, `kernels`, `ops` … ; rows as tuples
-    """
-
-    def __init__(self, study: TraceStudy, traces: tuple[Trace, ...]) -> None:
-        self.study = study
-        self.traces = traces
-
-    def __repr__(self) -> str:
-        return f"<{self.study.label}: {self.study.verdict}>"
-
-    def sql(self, query: str) -> list[tuple[Any, ...]]:
-        from ridgeline.trace.exports.sql import query as ask
-
-        _, rows = ask(self.traces, query)
-        return list(rows)
-
-
-def read_trace(
-    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    steps: str | None = None,
-    rows: int = 50,
-    cache: bool = True,
-    max_events: int | None = None,
-) -> TraceReading:
-    """Read a trace, or a list of traces that are the ranks of one job.
-
-    `steps` narrows the window ("3-5"), `rows` bounds each table, `cache=False` leaves no Parquet
-    beside the file. A file of more than `max_events` is refused, by default of more than half of
-    the free memory has room for. Raises RidgelineError with one sentence where a file is no trace.
-    """
-    many = [path] if isinstance(path, str | os.PathLike) else list(path)
-    paths = [Path(p) for p in many]
-    return TraceReading(*study(paths, steps=steps, limit=rows, cache=cache, max_events=max_events))

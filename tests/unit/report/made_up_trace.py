@@ -1,6 +1,6 @@
 """A study as the analyses would make it, of a run that waits for its loader; and nasty names."""
 
-from ridgeline.records.facts import Check, Trust
+from ridgeline.records.facts import Check, Trust, because
 from ridgeline.records.trace import (
     Activity,
     CategoryRow,
@@ -29,6 +29,7 @@ from ridgeline.records.trace import (
     StreamTime,
     TraceComparison,
     TraceStudy,
+    TraceVerdict,
     Window,
 )
 
@@ -63,7 +64,10 @@ def study() -> TraceStudy:
         events=216_000,
         label="resnet.json.gz",
         torch="2.1.0",
-        verdict="input-bound: the device waits 30 % of the time for the DataLoader",
+        verdict=because(
+            TraceVerdict.IDLE, share=0.3, devices=1, window_ns=500 * MS, longest_ns=None,
+            idle_cause="input", cause_share=0.6, place="data.py:41",
+        ),
         window=WINDOW,
         validation=(
             Check(id="overlap", severity="warning", claim="12 kernels overlap on stream 7",
@@ -140,14 +144,16 @@ def several() -> TraceStudy:
         label="2 ranks",
         ranks=made,
         devices=devices,
-        verdict=f"{study().verdict}; {made.late}",
     )
 
 
 def nothing() -> TraceStudy:
     """A trace without device work, stacks, shapes, anything."""
     window = Window(start_ns=0, end_ns=5 * MS, basis="host activity (no device work)")
-    return TraceStudy(files=("cpu.json",), events=4, label="cpu.json", window=window)
+    verdict = because(TraceVerdict.NO_OPERATORS, window_ns=window.ns)
+    return TraceStudy(
+        files=("cpu.json",), events=4, label="cpu.json", window=window, verdict=verdict
+    )
 
 
 def unreliable() -> TraceStudy:
@@ -159,7 +165,11 @@ def unreliable() -> TraceStudy:
     check = Check(id="graphs", severity="error", claim="97 % of device work is hidden in graphs",
                   count=90, affects=("idle", "device"))  # fmt: skip
     return msgspec.structs.replace(
-        study(), devices=(device,), idle=Idle(trust=trust), validation=(check,), verdict=""
+        study(),
+        devices=(device,),
+        idle=Idle(trust=trust),
+        validation=(check,),
+        verdict=because(TraceVerdict.UNKNOWN, doubt=trust.why),
     )
 
 
@@ -195,7 +205,8 @@ def nasty() -> TraceStudy:
     whole = "".join(NASTY)
     return msgspec.structs.replace(
         study(),
-        files=(whole,), label=whole, torch=whole, verdict=whole, missing=(whole,), kernels=rows,
+        files=(whole,), label=whole, torch=whole, missing=(whole,), kernels=rows,
+        verdict=because(TraceVerdict.UNKNOWN, doubt=whole),
         ops=ops, shapes=ops, modules=modules, idle=Idle(total_ns=13, causes=causes, top=gaps),
         validation=(Check(id="x", severity="warning", claim=whole),),
         regions=(Region(kind="graph", name=whole, count=1, host_ns=1, device_ns=1, operations=1,

@@ -10,6 +10,7 @@ from ridgeline.records.facts import because
 from ridgeline.records.optimized import Earlier, SearchCode
 from ridgeline.records.reason_codes import ByHand, Done, Obstacle, Skip, SkipKind
 from ridgeline.records.run_summary import MissingCode
+from ridgeline.records.trace import TraceVerdict
 from ridgeline.records.trial import TrialFailure
 from ridgeline.records.verdict import DecidingCode, DoubtCode, LimitCode
 from ridgeline.report.reasons import TEMPLATES, explain, explain_earlier
@@ -26,6 +27,7 @@ ENUMS = [
     LimitCode,
     DoubtCode,
     MissingCode,
+    TraceVerdict,
 ]
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from ridgeline.cli.output import formatted
 from ridgeline.records.trace import TraceStudy
+from ridgeline.report.reasons import explain
 from ridgeline.report.views.trace import first_rows
 from ridgeline.report.views.trace_comparison import data as comparison_data
 from ridgeline.report.views.trace_comparison import trace_comparison_report
@@ -143,7 +144,7 @@ def test_a_page_without_data_has_no_empty_pictures() -> None:
 
 def test_the_markdown_begins_with_the_verdict() -> None:
     lines = trace_as(".md", made.study()).splitlines()
-    assert lines[0] == f"### {made.study().verdict}"
+    assert lines[0] == f"### {explain(made.study().verdict)}"
     assert "| input | 522 ms | 71.2 % | 4 | data/loader.py:41 decode +1 |" in "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ import pytest
 from ridgeline.records.facts import Check, Trust
 from ridgeline.records.trace import Idle
 from ridgeline.report.document import Document, Paragraph, Section, Table
+from ridgeline.report.reasons import explain
 from ridgeline.report.views.trace import document, next_commands, query_document
 from ridgeline.report.views.trace_comparison import document as comparison_document
 from ridgeline.report.views.trace_work import device_names
@@ -24,7 +25,7 @@ def table(found: Document, id: str) -> Table:
 
 def test_the_verdict_comes_first_and_the_window_beside_it() -> None:
     first, second, *_ = [line for line in shown(made.study()).splitlines() if line.strip()]
-    assert first.strip() == made.study().verdict
+    assert first.strip() == explain(made.study().verdict)
     assert "window 1.73 s, device activity" in second
 
 
@@ -176,7 +177,7 @@ def test_an_unreliable_figure_is_a_reason_not_a_number() -> None:
 
 def test_a_trace_without_device_work_is_answered() -> None:
     text = shown(made.nothing())
-    assert "there is no device work in this trace" in text
+    assert "no device work and no operators in 5 ms" in text
     assert "kernels group" not in text
 
 

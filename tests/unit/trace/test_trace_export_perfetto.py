@@ -21,7 +21,7 @@ EPOCH_US = 1_700_000_000_000_000
 def made_study(*gaps: Gap) -> TraceStudy:
     window = Window(start_ns=EPOCH_US * 1000, end_ns=EPOCH_US * 1000 + 10**6, basis="made up")
     checks = (Check(id="x", severity="warning", claim='odd "name"\n', affects=("idle",)),)
-    return TraceStudy(files=("x",), events=1, label="x", verdict="idle", window=window,
+    return TraceStudy(files=("x",), events=1, label="x", window=window,
                       idle=Idle(top=gaps), validation=checks)  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def source() -> Made:
 
 def copied(path: Path, *gaps: Gap, out: str = "o.perfetto.json") -> dict[str, Any]:
     target = path.parent / out
-    annotate(path, made_study(*gaps), target)
+    annotate(path, made_study(*gaps), target, headline="idle")
     data = target.read_bytes()
     found = json.loads(gzip.decompress(data) if out.endswith(".gz") else data)
     assert isinstance(found, dict)

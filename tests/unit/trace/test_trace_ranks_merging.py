@@ -9,7 +9,7 @@ from jobs_made import Rank
 from traces_made import HOST, Made
 
 from ridgeline.records.facts import Check
-from ridgeline.records.trace import Ranks, Region, TraceStudy
+from ridgeline.records.trace import Ranks, Region, TraceStudy, TraceVerdict
 from ridgeline.trace.ranks.merging import merged
 from ridgeline.trace.study import study
 
@@ -54,7 +54,11 @@ def test_windows_are_each_ranks_own(tmp_path: Path) -> None:
     assert [d.window.ns for d in found.devices] == [700_000, 1_000_000]
     assert found.idle.total_ns == 700_000
     # 700 of 1,700 µs
-    assert "2 devices idle 41 % of their own windows (700 µs to 1 ms)" in found.verdict
+    assert found.verdict is not None
+    assert found.verdict.code == TraceVerdict.IDLE
+    lengths = {"devices": 2, "window_ns": 700_000, "longest_ns": 1_000_000}
+    assert found.verdict.facts.items() >= lengths.items()
+    assert found.verdict.facts["share"] == pytest.approx(7 / 17)
 
 
 def test_sections_of_one_rank_say_which(tmp_path: Path) -> None:
@@ -73,7 +77,8 @@ def test_a_rank_without_device_work_is_left_out_and_the_others_stay(tmp_path: Pa
     assert found.window.ns == 1_000_000
     assert found.launch.of == "rank 1"
     assert found.idle.trust.confidence == "good", found.idle.trust.why
-    assert found.verdict.startswith("2 devices idle 41 %")
+    assert found.verdict is not None
+    assert found.verdict.facts["devices"] == 2
 
 
 def test_a_file_cut_before_its_kernels_is_left_out(tmp_path: Path) -> None:

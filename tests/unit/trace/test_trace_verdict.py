@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 from traces_made import Made
 
-from ridgeline.records.trace import TraceStudy
+from ridgeline.records.facts import because
+from ridgeline.records.trace import TraceStudy, TraceVerdict
+from ridgeline.report.reasons import explain
 from ridgeline.trace.reading.reader import parse
 from ridgeline.trace.study import study
 
@@ -25,15 +28,16 @@ def starved() -> Made:
 
 def test_what_the_device_waited_for_comes_first_with_its_line(tmp_path: Path) -> None:
     found = told(starved().write(tmp_path))
-    assert found.verdict.startswith("the device idles 66 % of 3.28 ms, 97 % of that waiting for")
-    assert found.verdict.endswith("input (data.py:41)")
+    assert explain(found.verdict) == (
+        "the device idles 66 % of 3.28 ms, 97 % of that waiting for input (data.py:41)"
+    )
 
 
 def test_a_busy_device_is_told_by_its_work(tmp_path: Path) -> None:
     made = Made()
     for i in range(10):
         made.launch("volta_sgemm_128x64_nn", 10 * i, 1000 + 100 * i, 99, i + 1)
-    said = told(made.write(tmp_path)).verdict
+    said = explain(told(made.write(tmp_path)).verdict)
     assert said == "the device is busy 99 % of 999 µs, 100 % of it matmul"
 
 
@@ -41,25 +45,26 @@ def test_a_device_that_copies_is_busy_with_nothing(tmp_path: Path) -> None:
     made = Made()
     for i in range(10):
         made.launch("Memcpy HtoD (Pageable -> Device)", 100 * i, 1000 + 100 * i, 85, i + 1)
-    said = told(made.write(tmp_path)).verdict
-    assert (
-        said
-        == "the device is busy 86 % of 985 µs, but 100 % of that copies data to or from the host"
-    )
+    found = told(made.write(tmp_path)).verdict
+    assert found is not None
+    assert (found.code, found.facts["copied_share"]) == (TraceVerdict.COPIES, 1.0)
+    assert found.facts["share"] == pytest.approx(0.86, abs=0.01)
 
 
 def test_a_job_of_gpus_recorded_on_the_host_alone_says_so(tmp_path: Path) -> None:
     made = Made(distributedInfo={"backend": "nccl", "rank": 0, "world_size": 8})
     made.op("aten::copy_", 0, 100)
-    said = told(made.write(tmp_path)).verdict
-    assert said.startswith("only the host was recorded, though the program uses GPUs (nccl): ")
+    facts = {"evidence": "nccl", "op": "aten::copy_", "ns": 100_000}
+    assert told(made.write(tmp_path)).verdict == because(TraceVerdict.GPU_NOT_RECORDED, **facts)
 
 
 def test_a_file_cut_among_its_events_gets_no_figure(tmp_path: Path) -> None:
     path = starved().write(tmp_path)
     path.write_bytes(path.read_bytes()[:-700])
     found = told(path)
-    assert "cut short" in found.verdict
+    assert found.verdict is not None
+    assert found.verdict.code == TraceVerdict.UNKNOWN
+    assert "cut short" in str(found.verdict.facts["doubt"])
     assert all(device.busy_ns is None for device in found.devices)
     assert found.idle.total_ns is None
 

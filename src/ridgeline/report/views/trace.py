@@ -34,6 +34,7 @@ from ridgeline.report.document import (
     prose,
 )
 from ridgeline.report.numbers import share_text, time
+from ridgeline.report.reasons import trace_verdict
 from ridgeline.report.views import trace_time, trace_work
 from ridgeline.report.views.findings import answers_section, findings_section, shown_findings
 from ridgeline.report.views.trace_data import (
@@ -140,12 +141,8 @@ def document(
 
 def headline(study: TraceStudy) -> str:
     """Return the verdict, marked if a check makes it doubtful (the warnings say why)."""
-    if study.verdict:
-        mark = "doubtful: " if study.trust.confidence == "doubtful" else ""
-        return mark + study.verdict
-    whole = all_devices(study)
-    idle = whole.part(whole.idle_ns)
-    return whole.trust.why if idle is None else f"the device is idle {units.percent(idle)}"
+    mark = "doubtful: " if study.trust.confidence == "doubtful" else ""
+    return mark + trace_verdict(study)
 
 
 def _about(study: TraceStudy) -> Iterator[str]:

@@ -39,6 +39,7 @@ from ridgeline.report.document import (
     item,
 )
 from ridgeline.report.plain import printable
+from ridgeline.report.reasons import trace_verdict
 from ridgeline.report.views.findings import findings_data
 
 SCHEMA = "ridgeline.trace/1"
@@ -129,7 +130,7 @@ def data(
         "label": study.label,
         "events": study.events,
         "torch": study.torch or None,
-        "verdict": study.verdict,
+        "verdict": trace_verdict(study),
         "verdict_trust": _trust(study.trust),
         **findings_data(findings or Findings()),
         "window": _window(study.window),

@@ -44,15 +44,21 @@ _COLOURS = {
 """Colour names of chrome://tracing. Perfetto colours events by name, and the name has the cause."""
 
 
-def mark(trace: Trace, study: TraceStudy, path_out: Path, findings: Sequence[Finding] = ()) -> None:
+def mark(
+    trace: Trace,
+    study: TraceStudy,
+    path_out: Path,
+    findings: Sequence[Finding] = (),
+    headline: str = "",
+) -> None:
     """Write the trace's own file with every idle gap, unless idle time is unknown, and with the
-    findings."""
+    headline and the findings."""
     gaps: Iterable[Gap] = ()
     if study.idle.total_ns is not None:
         links = links_of(trace)
         gaps_by_device = idle_gaps(trace, links, study.window)
         gaps = all_gaps(trace, links, gaps_by_device, steps_of(trace))
-    annotate(Path(trace.origin.path), study, path_out, gaps, findings)
+    annotate(Path(trace.origin.path), study, path_out, gaps, findings, headline)
 
 
 def annotate(
@@ -61,6 +67,7 @@ def annotate(
     path_out: Path,
     gaps: Iterable[Gap] | None = None,
     findings: Sequence[Finding] = (),
+    headline: str = "",
 ) -> None:
     """Write `path_in` with our events to `path_out`, gzipped if that name ends in .gz.
 
@@ -70,7 +77,7 @@ def annotate(
     try:
         with _opened(scratch, path_out.suffix == ".gz") as file:
             written_gaps = study.idle.top if gaps is None else gaps
-            _write(file, path_in, _marks(study, written_gaps, findings))
+            _write(file, path_in, _marks(study, written_gaps, findings, headline))
         scratch.replace(path_out)
     except OSError as error:
         raise RidgelineError(f"{path_out} could not be written: {error.strerror}") from error
@@ -110,13 +117,15 @@ def _decoder() -> Decoder:
     return Portable() if library is None else compiled.Compiled(library)
 
 
-def _marks(study: TraceStudy, gaps: Iterable[Gap], findings: Sequence[Finding]) -> Iterator[str]:
+def _marks(
+    study: TraceStudy, gaps: Iterable[Gap], findings: Sequence[Finding], headline: str
+) -> Iterator[str]:
     yield _meta("process_name", {"name": "ridgeline: idle causes and findings"})
     yield _meta("process_sort_index", {"sort_index": FIRST})
     named: dict[str, int] = {}
     for track in (FINDINGS, STEPS):
         yield from _named(track, named)
-    yield from _findings(study, findings)
+    yield from _findings(study, findings, headline)
     for step in study.devices[0].steps if study.devices else ():  # the host's: each device's alike
         arguments = {
             "busy_ms": step.busy_ns / 1e6,
@@ -138,10 +147,10 @@ def _idle(track: str, gap: Gap) -> str:
     return _span(track, f"idle: {gap.cause}", gap.start_ns, gap.dur_ns, args, colour)
 
 
-def _findings(study: TraceStudy, findings: Sequence[Finding]) -> Iterator[str]:
+def _findings(study: TraceStudy, findings: Sequence[Finding], headline: str) -> Iterator[str]:
     start = study.window.start_ns
-    if study.verdict:
-        yield _instant(study.verdict, start, {"window": study.window.basis})
+    if headline:
+        yield _instant(headline, start, {"window": study.window.basis})
     for number, finding in enumerate(findings, 1):
         fields = ("rule", "share_pct", "gain_bound", "confidence", "place", "change")
         args = {field: getattr(finding, field) for field in fields}

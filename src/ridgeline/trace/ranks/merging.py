@@ -88,15 +88,8 @@ def merged(
         ranks=across,
         missing=tuple(dict.fromkeys(m for s in studies for m in s.missing)),
     )  # fmt: skip
-    sentence = verdict(
-        result.devices, result.idle, result.categories, result.ops, result.validation,
-        result.window, kernels=result.kernels, backend=result.backend,
-    )  # fmt: skip
-    return msgspec.structs.replace(
-        result,
-        verdict=f"{sentence}; {across.late}" if across.late else sentence,
-        trust=trust_in("idle" if result.devices else "ops", result.validation),
-    )
+    trust = trust_in("idle" if result.devices else "ops", result.validation)
+    return msgspec.structs.replace(result, verdict=verdict(result), trust=trust)
 
 
 def _checks(studies: Sequence[TraceStudy], kept: Sequence[TraceStudy]) -> tuple[Check, ...]:
