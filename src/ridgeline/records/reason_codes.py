@@ -147,6 +147,8 @@ class Skip(StrEnum):
     FILLS_A_CACHE = "skip.fills-a-cache"
     OWN_CACHE = "skip.own-cache"
     NO_CACHE = "skip.no-cache"
+    CAST_AT_EACH_TOKEN = "skip.cast-at-each-token"
+    FLOATING_INPUTS = "skip.floating-inputs"  # model
     OTHER_DECODING = "skip.other-decoding"
     NO_STATIC_CACHE = "skip.no-static-cache"  # model
     DRAWS_RANDOM_NUMBERS = "skip.draws-random-numbers"
@@ -206,6 +208,9 @@ class Done(StrEnum):
     NORMS_FOLDED = "done.norms-folded"  # model, norms
     CALLED_IN_PARTS = "done.called-in-parts"  # model, parts
     INFERENCE_MODE = "done.inference-mode"  # model
+    HALF_WEIGHTS = (
+        "done.half-weights"  # model, dtype, buffers: whether it has any in floating point
+    )
     STATIC_CACHE = "done.static-cache"  # model
     PADDED_LAYER = "done.padded-layer"  # layer, width
     INT8_WEIGHTS = "done.int8-weights"  # model, layers

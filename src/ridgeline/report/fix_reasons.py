@@ -121,6 +121,10 @@ _SKIPPED: dict[str, str] = {
     Skip.FILLS_A_CACHE: "the model fills a cache as it runs",
     Skip.OWN_CACHE: "the program gives `generate` a cache of its own",
     Skip.NO_CACHE: "the program generates without a cache of keys and values (use_cache=False)",
+    Skip.CAST_AT_EACH_TOKEN: "it would cast the weights again for each token: half-weights casts "
+    "them once",
+    Skip.FLOATING_INPUTS: "{model} is given floating-point tensors, which would have to be "
+    "cast too",
     Skip.OTHER_DECODING: "it searches beams or uses an assistant, which `generate` compiles "
     "nothing of",
     Skip.NO_STATIC_CACHE: "{model} does not support a cache of a fixed size",
@@ -185,6 +189,7 @@ _DONE: dict[str, str] = {
     Done.NORMS_FOLDED: "{norms:plural batch norm} of {model} folded into convolutions",
     Done.CALLED_IN_PARTS: "{model} called in {parts} parts of the batch",
     Done.INFERENCE_MODE: "{model} called in inference mode",
+    Done.HALF_WEIGHTS: "weights of {model} in {dtype}",
     Done.STATIC_CACHE: "{model}.generate() keeps keys and values in a cache of a fixed size",
     Done.PADDED_LAYER: "{layer} padded to {width} columns in the product",
     Done.INT8_WEIGHTS: "int8 weights in {layers:plural Linear layer} of {model}",

@@ -19,7 +19,7 @@ from ridgeline.records.edit import Edit, Import, Insert, Replace, Top, Within
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.reason_codes import Obstacle
 from ridgeline.source.file import Function, SourceFile, calls_in, dotted_name, last_name
-from ridgeline.source.models import backward, call_of, given_to_loss, to_backward
+from ridgeline.source.models import GENERATE, backward, call_of, given_to_loss, to_backward
 from ridgeline.source.program import ReadText, classes
 
 _LAZY = (
@@ -55,6 +55,11 @@ def cast_edits(
     if isinstance(found, Reason):
         return found
     tree, call = found
+    if last_name(call) == GENERATE:  # what it returns are tokens
+        statement = tree.statement_of(call)
+        last = statement.end_lineno or statement.lineno
+        whole = Within(file=file, first=statement.lineno, last=last, header=header, why=why)
+        return whole, Import(file=file, text="import torch")
     to_loss = frozenset(given_to_loss(tree) if half else ())
     edits = _around_assignment(file, tree, call, header, why, to_loss)
     edits = edits or _before_statement(file, tree, call, header, why, to_loss)

@@ -35,6 +35,8 @@ from ridgeline.source.file import (
 Others = Sequence[tuple[str, str]]
 """Files of the program, by path, with their texts."""
 _MOVING = ("to", "cuda")
+GENERATE = "generate"
+"""The method of transformers that writes text."""
 _WRAPPERS = ("DistributedDataParallel", "DDP", "DataParallel")
 _NO_BACKWARD = because(Obstacle.NO_BACKWARD)
 _MAX_CALLERS = 4
@@ -125,11 +127,17 @@ def called(text: str, line: int, kind: str = "") -> Called | Reason:
     given = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg)]
     own = _names_of(source.scope_of(call))
     return Called(
-        name=dotted_name(call.func),
+        name=_model_name(call),
         first=statement.lineno,
         last=statement.end_lineno or statement.lineno,
         given=tuple(one.id if isinstance(one, ast.Name) and one.id in own else "" for one in given),
     )
+
+
+def _model_name(call: ast.Call) -> str:
+    """Return the name of the model in `model(x)` and in `model.generate(x)`, which calls it for
+    each token."""
+    return dotted_name(call.func).removesuffix(f".{GENERATE}")
 
 
 def _names_of(scope: Scope) -> set[str]:
@@ -161,7 +169,7 @@ def call_of(text: str, line: int, kind: str = "") -> tuple[SourceFile, ast.Call]
         return because(Obstacle.MODEL_CALLS_ITSELF, line=line)
     found = []
     for call in exact:
-        name = dotted_name(call.func)
+        name = _model_name(call)
         if name and (values := _values(source, name, call)):
             text = " ".join(values)
             ours = bool(kind) and f"{kind}(" in text
@@ -180,7 +188,7 @@ def made(text: str, line: int, kind: str = "", others: Others = ()) -> MadeAt | 
     if isinstance(found, Reason):
         return found
     source, call = found
-    name = dotted_name(call.func)
+    name = _model_name(call)
     where = _find_made(source, name, call, _MAX_CALLERS)
     if isinstance(where, MadeAt) or not others:
         return where

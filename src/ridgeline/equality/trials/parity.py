@@ -42,6 +42,8 @@ MAX_FIRST_BAND = 0.1
 """A wider noise band at the first step shows nothing: the program varies by itself."""
 MAX_OUTPUT_SHIFT = 0.2
 """Largest relative shift of the outputs under a fix that alters what is computed."""
+_HALF_UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+"""Largest relative change of a norm by rounding to these types."""
 _ORDER: tuple[Equality, ...] = ("equal", "weak", "unknown", "differs")
 
 
@@ -59,6 +61,8 @@ def compare(
     repeats = [_with_program_names(trial) for trial in baseline if trial.jitter == 0]
     given = [candidate] if isinstance(candidate, Trial) else candidate
     candidates = [_with_program_names(trial) for trial in given]
+    if repeats and alters == "rounding":
+        candidates = [_as_the_program_keeps_it(repeats[0], trial) for trial in candidates]
     if not repeats or not candidates:
         return Parity(equality="unknown", why="there is no trial to compare")
     perturbed = [_with_program_names(trial) for trial in baseline if trial.jitter > 0]
@@ -192,6 +196,29 @@ def _with_program_names(trial: Trial) -> Trial:
         early=_renamed(trial.early),
         gradients=_renamed(trial.gradients),
         stood=tuple(map(_program_name, trial.stood)),
+    )
+
+
+def _as_the_program_keeps_it(base: Trial, candidate: Trial) -> Trial:
+    """Return a candidate whose weights are kept in fewer bits with the baseline's prints of them,
+    where they are the same but for that rounding. In a program that trains, fewer bits would lose
+    updates, and stay as they are."""
+    if any(step.backwards for step in (*base.watched, *candidate.watched)):
+        return candidate
+    known = {tensor.name: tensor for tensor in base.tensors if not tensor.buffer}
+
+    def kept(tensor: TensorPrint) -> TensorPrint:
+        ours = known.get(tensor.name)
+        unit = _HALF_UNITS.get(tensor.dtype)
+        if ours is None or unit is None or ours.dtype == tensor.dtype:
+            return tensor
+        same = ours.numel == tensor.numel and abs(ours.norm - tensor.norm) <= unit * ours.norm
+        return ours if same else tensor
+
+    return replace(
+        candidate,
+        tensors=tuple(map(kept, candidate.tensors)),
+        early=tuple(map(kept, candidate.early)),
     )
 
 

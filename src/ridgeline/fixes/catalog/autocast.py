@@ -33,6 +33,8 @@ FIX = Fix(
 def reason_to_skip(ground: Ground) -> Reason | None:
     if ground.device == "cpu" and "bfloat16" in ground.emulated:
         return because(Skip.DTYPE_EMULATED, dtype="bfloat16")
+    if not ground.trains and any(module.generates for module in ground.modules):
+        return because(Skip.CAST_AT_EACH_TOKEN)
     if ground.device == "cuda" and ground.capability < (8, 0):
         return because(Skip.GPU_LACKS, feature="bfloat16 in its tensor cores")
     return precision.reason_to_skip(ground)

@@ -155,3 +155,22 @@ def test_classes_of_a_classifier_are_no_text() -> None:
     ]
     assert writes_greedily(trial)
     assert not writes_greedily(replace(trial, watched=tuple(steps)))
+
+
+def with_weight(trial: Trial, **given: object) -> Trial:
+    return replace(trial, tensors=(replace(WEIGHT, **given),))  # type: ignore[arg-type]
+
+
+def test_weights_kept_in_fewer_bits_are_the_same_weights_where_nothing_trains() -> None:
+    base = with_weight(text(), dtype="float32")
+    noise = with_weight(text(shift=0.02, jitter=UNIT), dtype="float32")
+    near = {"dtype": "bfloat16", "norm": 1.001, "moved": 0.002}
+    for given, equal in (
+        (near, True),
+        ({**near, "norm": 1.1}, False),  # other weights
+        ({**near, "dtype": "float32"}, False),  # weights that moved
+    ):
+        found = compare([base, base, noise], with_weight(text(), **given), "rounding", "bfloat16")
+        assert found.is_proven is equal, found.why
+    exact = compare([base, base], with_weight(text(), **near), "nothing")
+    assert exact.equality == "differs"

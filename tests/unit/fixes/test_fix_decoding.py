@@ -1,5 +1,6 @@
-"""A static cache for `generate`: put on from outside, written into the call, and its compiled
-decoding seen call by call."""
+"""Fixes of programs that write text: a static cache for `generate`, whose compiled decoding is seen
+call by call, and weights in bfloat16; and what other fixes write where `generate` calls the model.
+"""
 
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from transformers import (
 )
 from transformers.cache_utils import DynamicCache, StaticCache
 
-from ridgeline.fixes.catalog import static_cache
+from ridgeline.fixes.catalog import autocast, half_weights, static_cache
 from ridgeline.fixes.program import Program
 from ridgeline.harness.capture import text_generation
 from ridgeline.harness.capture.progress import Gate
@@ -161,3 +162,70 @@ def test_it_is_for_programs_that_generate_on_a_gpu() -> None:
     other = Ground(device="cuda", trains=False, modules=(ModuleSeen(name="BertModel"),))
     assert code(static_cache.reason_to_skip(other)) == Skip.DOES_NOT_GENERATE
     assert code(static_cache.reason_to_skip(Ground(device="cuda", modules=(model,)))) == Skip.TRAINS
+
+
+def test_weights_are_cast_before_generate_and_buffers_stay(model: Any) -> None:
+    program = Program(torch)
+    half_weights.apply(program, {})
+    caches: list[torch.dtype] = []
+
+    def note(module: nn.Module, args: Any, kwargs: Any) -> None:
+        caches.append(module.dtype)
+
+    model.register_forward_pre_hook(note, with_kwargs=True)
+    model.generate(PROMPT, max_new_tokens=TOKENS, do_sample=False)
+    assert set(caches) == {torch.bfloat16}
+    assert {one.dtype for one in model.buffers()} == {torch.float32}
+    (fix,), _ = program.outcome()
+    (cast,) = fix.targets  # one call after another casts nothing again
+    assert cast.done.facts == {"model": "LlamaForCausalLM", "dtype": "bfloat16", "buffers": True}
+
+
+def test_a_model_that_is_given_numbers_or_trains_keeps_its_weights() -> None:
+    for given, training, skip in (
+        (torch.randn(2, 4), False, Skip.FLOATING_INPUTS),
+        (torch.ones(2, 4, dtype=torch.int64), True, Skip.TRAINING_MODE),
+    ):
+        net = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4)).train(training)
+        program = Program(torch)
+        half_weights.apply(program, {})
+        program.call_begins(net, (given,), {})
+        assert codes(why(program.outcome()[1])) == [skip]
+        assert net[1].weight.dtype == torch.float32
+
+
+def test_half_weights_take_the_place_of_autocast_where_text_is_generated() -> None:
+    writer = ModuleSeen(
+        name="LlamaForCausalLM", generates=True, dtypes=("float32",), inputs=("int64[4, 32]",)
+    )
+    gpu = Ground(device="cuda", capability=(9, 0), trains=False, modules=(writer,))
+    assert half_weights.reason_to_skip(gpu) is None
+    assert code(autocast.reason_to_skip(gpu)) == Skip.CAST_AT_EACH_TOKEN
+    images = ModuleSeen(name="Net", dtypes=("float32",), inputs=("float32[4, 3, 8, 8]",))
+    seen = Ground(device="cuda", capability=(9, 0), trains=False, modules=(images,))
+    assert code(half_weights.reason_to_skip(seen)) == Skip.FLOATING_INPUTS
+    assert autocast.reason_to_skip(seen) is None
+
+
+def test_what_other_fixes_write_around_generate(tmp_path: Path) -> None:
+    script = tmp_path / "talk.py"
+    script.write_text(GENERATES)
+    name = "LlamaForCausalLM"
+
+    def written(fix: str, done: Any) -> str:
+        (file,) = patches(script, [applied(fix, done, places=[f"{script}:4"])]).files
+        return file.text
+
+    halved = because(Done.HALF_WEIGHTS, model=name, dtype="bfloat16", buffers=True)
+    text = written("half-weights", halved)
+    made = text.index("from_pretrained")
+    assert made < text.index("parameter.data = parameter.data.to(torch.bfloat16)")
+    assert text.index("parameter.data = ") < text.index("for prompt in prompts")
+    plain = because(Done.HALF_WEIGHTS, model=name, dtype="bfloat16", buffers=False)
+    assert "model.to(torch.bfloat16)" in written("half-weights", plain)
+    compiled = because(Done.COMPILED, model=name, arguments="", mode="")
+    assert "model.compile()" in written("compile", compiled)
+    cast = because(Done.AUTOCAST, model=name, device="cuda", dtype="bfloat16")
+    text = written("autocast", cast)
+    assert '    with torch.autocast("cuda", dtype=torch.bfloat16):' in text
+    assert ".float()" not in text  # tokens are whole numbers
