@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ridgeline.cli.outcome import GATES, outcome_options
 from ridgeline.cli.output import PAGE_ENDINGS, output_options
 from ridgeline.errors import UsageError
 
 if TYPE_CHECKING:
     from ridgeline.comparison.contenders import Options
     from ridgeline.records.comparison import Comparison, PairFolder
+    from ridgeline.records.parity import Outcome
     from ridgeline.report.document import Report
 
 EXAMPLES = """\b
@@ -23,7 +25,13 @@ Examples:
   ridgeline compare net.py:eager net.py:compiled net.py:graphs --budget 2m
   ridgeline compare base.py:step head.py:step --fail-if slower --threshold 5% -o comment.md
   ridgeline compare examples/pairs/ -o pairs.html
+  ridgeline compare train.py optimized_train.py --outcome --seeds 8 --metric "val acc"
 """
+_WITH_OUTCOME = {
+    "targets", "budget", "fail_if", "seed", "device", "timeout", "outcome", "seeds", "metric",
+    "margin", "as_json", "output", "quiet", "verbose",
+}  # fmt: skip
+"""Parameters that have an effect with --outcome."""
 FOLDER_BUDGET_S = 20.0
 """The time for each pair of a folder, unless --budget names another."""
 
@@ -58,9 +66,9 @@ class _WithArguments(click.Command):
     "--fail-if",
     "fail_if",
     multiple=True,
-    type=click.Choice(["slower", "not-faster", "undecided"]),
+    type=click.Choice(["slower", "not-faster", "undecided", *GATES]),
     help="Exit with code 3 if a candidate gets this verdict. May be given more than once. An "
-    "INVALID candidate always fails the gate.",
+    "INVALID candidate always fails the gate. The last two are for --outcome.",
 )
 @click.option(
     "--goal",
@@ -126,6 +134,7 @@ class _WithArguments(click.Command):
     help="A call that takes longer counts as hanging and is stopped.  [default: 5m; for a script "
     "30m]",
 )
+@outcome_options("Train both scripts")
 @output_options(PAGE_ENDINGS)
 @click.pass_context
 def command(
@@ -150,8 +159,11 @@ def command(
     the candidate's, with a 95 % interval: 1.25 means 1.25 times as fast. The variants are timed in
     interleaved rounds, beside a second copy of the baseline that shows the noise.
 
+    With --outcome nothing is timed: two scripts are trained to their end with several seeds. The
+    verdict is EQUIVALENT, DIFFERENT or UNDECIDED, with the difference that could have been seen.
+
     Exit codes: 0 measured; 2 usage; 3 the gate (--fail-if) failed; 4 a target could not be
-    measured, or a candidate is INVALID; 130 interrupted.
+    measured, a training failed, or a candidate is INVALID; 130 interrupted.
     """
     began_s = time.monotonic()
     from ridgeline.cli.output import check_output, claim_stdout, deliver, progress
@@ -159,6 +171,14 @@ def command(
     claim_stdout()
     check_output(output, PAGE_ENDINGS)
     options = _options(chosen, ctx.meta["script_arguments"])
+    if chosen["outcome"]:
+        compared = _compare_outcomes(ctx, targets, options, quiet, began_s)
+        from ridgeline.cli.outcome import outcome_exit_code
+        from ridgeline.report.views.outcome import outcome_report
+
+        deliver(outcome_report(compared), as_json, output)
+        return outcome_exit_code(compared, fail_if)
+    _refuse_outcome_options(ctx, fail_if)
     with progress(quiet) as say:
         comparison = _compare_targets(targets, options, say, began_s)
     from ridgeline.comparison.verdicts import exit_code, failures
@@ -171,6 +191,59 @@ def command(
         comparison, "interrupted", getattr(comparison, "stopped", "") == "interrupted"
     )
     return 130 if interrupted else exit_code(comparison, fail_if)
+
+
+def _compare_outcomes(
+    ctx: click.Context,
+    targets: tuple[str, ...],
+    options: "Options",
+    quiet: bool,
+    began_s: float,
+) -> "Outcome":
+    """Train two scripts to their end with several seeds."""
+    from ridgeline.cli.outcome import outcome_settings, shown_trainings
+    from ridgeline.comparison.outcome import compare_outcomes
+    from ridgeline.records.run import Target
+
+    if len(targets) != 2 or any(_kind(target) != "script" for target in targets):
+        raise UsageError(
+            "--outcome compares whole trainings of two scripts",
+            "ridgeline compare train.py optimized_train.py --outcome",
+        )
+    for target in targets:
+        if not Path(target).is_file():
+            raise UsageError(f"there is no file {target}")
+    gates = {"slower", "not-faster"} & set(ctx.params["fail_if"])
+    if gates:
+        raise UsageError(f"--fail-if {gates.pop()} is about time, and --outcome is not")
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        if name not in _WITH_OUTCOME and _is_typed(ctx, name):
+            raise UsageError(f"{parameter.opts[0]} has no effect with --outcome", "leave it out")
+    settings = outcome_settings(
+        ctx.params,
+        deadline=options.started(began_s).deadline,
+        timeout_s=options.timeout_s,
+        device=options.device,
+    )
+    baseline, candidate = (
+        Target(kind="script", name=target, arguments=options.arguments) for target in targets
+    )
+    with shown_trainings(quiet, settings.metric) as watching:
+        return compare_outcomes(baseline, candidate, settings, watching)
+
+
+def _refuse_outcome_options(ctx: click.Context, fail_if: tuple[str, ...]) -> None:
+    from ridgeline.cli.outcome import refuse_without_outcome
+
+    refuse_without_outcome(ctx)
+    for gate in fail_if:
+        if gate in GATES:
+            raise UsageError(f"--fail-if {gate} is for --outcome only", "add --outcome")
+
+
+def _is_typed(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
 def _compare_targets(

@@ -20,7 +20,8 @@ from ridgeline.diagnosis.conclusion import concluded_case
 from ridgeline.diagnosis.stored_case import stored_case
 from ridgeline.errors import TargetError
 from ridgeline.fixes.cross_entropy import MIN_CLASSES
-from ridgeline.harness.trials.trial_process import IN_A_TRIAL, NO_INPUT
+from ridgeline.harness.capture.launch import IN_A_TRIAL
+from ridgeline.harness.trials.trial_process import NO_INPUT
 from ridgeline.harness.usercode.child_process import no_leftovers, run_to_end
 from ridgeline.machine import nvml, processor
 from ridgeline.optimization.launcher import MODULE, recorded, script_place

@@ -54,6 +54,8 @@ class Parity(Struct, frozen=True, kw_only=True):
 
 OutcomeVerdict = Literal["EQUIVALENT", "DIFFERENT", "UNDECIDED"]
 Arm = Literal["baseline", "candidate"]
+Source = Literal["losses", "printed", ""]
+"""Whether the losses that the capture sees are compared, or what is printed."""
 
 
 class OutcomeCode(StrEnum):
@@ -68,6 +70,7 @@ class OutcomeCode(StrEnum):
     SEED_FIXED = "outcome.seed-fixed"  # value, place, argument
     NOT_FINITE = "outcome.not-finite"  # arm, seed, value
     TRAINING_FAILED = "outcome.training-failed"  # arm, seed; cause
+    NO_METRIC = "outcome.no-metric"  # metric; a failure of a training
     TOO_FEW_SEEDS = "outcome.too-few-seeds"  # seeds
     # Why not every seed was trained.
     OUT_OF_TIME = "outcome.out-of-time"  # seeds, planned
@@ -124,13 +127,11 @@ class Training(Struct, frozen=True, kw_only=True):
 class Outcome(Struct, frozen=True, kw_only=True):
     """Whether whole trainings of two programs end the same."""
 
-    schema: int = 1
     baseline: str
     candidate: str
     metric: str = ""
     """Text after which the compared number is printed; "" if none was asked for."""
-    source: Literal["losses", "printed", ""] = ""
-    """Whether the losses seen by the capture are compared, or what is printed."""
+    source: Source = ""
     planned: int
     """Seeds that were asked for."""
     seeds: tuple[int, ...] = ()
@@ -160,7 +161,9 @@ class Outcome(Struct, frozen=True, kw_only=True):
         return self.stopped is not None and self.stopped.code == OutcomeCode.INTERRUPTED
 
     def value(self, training: Training) -> float | None:
-        """Return what is compared of a training."""
+        """Return what is compared of a training; None if it failed, or did not show it."""
+        if training.failure is not None:
+            return None
         return training.final_loss if self.source == "losses" else training.printed
 
     def of(self, arm: Arm) -> tuple[Training, ...]:

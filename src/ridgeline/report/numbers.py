@@ -62,6 +62,17 @@ def times(ratio: float) -> str:
     return f"{ratio:,.{2 if ratio < 2 else 1 if ratio < 10 else 0}f} ×"
 
 
+def figure(value: float, digits: int = 3) -> str:
+    """Return a number of any size: 0.0123, 784, 1.27e-09."""
+    tiny = 0 < abs(value) < 1e-4
+    return f"{value:.{digits - 1}e}" if tiny else units.significant(value, digits)
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """Return a difference with its sign: "+0.0123", "-784", "0"."""
+    return f"+{figure(value, digits)}" if value > 0 else figure(value, digits)
+
+
 def share(value: float) -> str:
     """Return a part of something with two digits: 0.0412 becomes "4.1 %"."""
     return f"{units.significant(100 * value, 2)} %" if math.isfinite(value) else NOTHING

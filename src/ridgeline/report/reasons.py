@@ -13,11 +13,13 @@ from ridgeline import units
 from ridgeline.records.comparison import VerdictCode
 from ridgeline.records.facts import Reason, Trust
 from ridgeline.records.optimized import Earlier, SearchCode
+from ridgeline.records.parity import OutcomeCode
 from ridgeline.records.trace import TraceStudy
 from ridgeline.records.trial import Applied, TrialFailure
 from ridgeline.records.verdict import Deciding, Verdict
 from ridgeline.report.fix_reasons import TEMPLATES as FIXES
 from ridgeline.report.fix_reasons import UNITS as FIX_UNITS
+from ridgeline.report.numbers import figure, signed
 from ridgeline.report.run_reasons import NUMBERS
 from ridgeline.report.run_reasons import TEMPLATES as RUN
 
@@ -148,7 +150,44 @@ _VERDICTS: dict[str, str] = {
     VerdictCode.RESULTS_DIFFER: "results differ: {detail}",
     VerdictCode.GUARD_FAILED: "{guard}: {detail}",
 }
-TEMPLATES: dict[str, str] = {**RUN, **FIXES, **_TRIALS, **_SEARCH, **_VERDICTS}
+_ENDS = "{ci_low:signed} and {ci_high:signed}"
+_OUTCOMES: dict[str, str] = {
+    OutcomeCode.WITHIN_MARGIN: f"the difference lies between {_ENDS}, within ± {{margin:figure}}",
+    OutcomeCode.IDENTICAL: "both ended with the same loss, to the last bit, in all {seeds} seeds",
+    OutcomeCode.BEYOND_MARGIN: (
+        f"the difference is {{difference:signed}} (between {_ENDS}), beyond ± {{margin:figure}}"
+    ),
+    OutcomeCode.DIFFERS: (
+        f"the difference is {{difference:signed}} (between {_ENDS}){{margin:not_within}}"
+    ),
+    OutcomeCode.TOO_WIDE: (
+        f"the difference lies between {_ENDS}; to be EQUIVALENT it must lie within ± "
+        "{margin:figure}"
+    ),
+    OutcomeCode.SAME_VALUES: (
+        "every seed of the baseline ended with {value:figure}: there is no spread to judge by"
+    ),
+    OutcomeCode.SEED_FIXED: (
+        "every seed of the baseline trains the same ({value:figure}), because the program sets its "
+        "own seed{place:at_place}: the spread between seeds is 0, and the power unknown"
+    ),
+    OutcomeCode.NOT_FINITE: "the {arm} ended with {value} for seed {seed}",
+    OutcomeCode.TRAINING_FAILED: ("the training of the {arm} with seed {seed} failed: {cause}"),
+    OutcomeCode.NO_METRIC: "it printed no number after {metric:or_loss}",
+    OutcomeCode.TOO_FEW_SEEDS: "{seeds:plural seed} trained both programs; 2 are needed",
+    OutcomeCode.OUT_OF_TIME: "the time was over after {seeds} of {planned} seeds",
+    OutcomeCode.INTERRUPTED: "interrupted after {seeds} of {planned} seeds",
+    OutcomeCode.LOSSES_VARY: (
+        "trainings of the {arm} had between {fewest} and {most:losses}: if it continues from "
+        "files of an earlier training, let it start anew when RIDGELINE_TRIAL is set in its "
+        "environment"
+    ),
+    OutcomeCode.COARSE: (
+        "the differences vary by less than the last printed digit ({resolution:figure}), which "
+        "hides how much: the interval reaches one unit of it to either side"
+    ),
+}
+TEMPLATES: dict[str, str] = {**RUN, **FIXES, **_TRIALS, **_SEARCH, **_VERDICTS, **_OUTCOMES}
 """Code to template."""
 
 
@@ -186,6 +225,7 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
     "host_because": lambda value: _HOST_BECAUSE.get(value, value),
     "phase_name": lambda value: _PHASE_NAMES.get(value, value),
     "phase_of_work": lambda value: "the optimizer" if value == "optimizer" else value,
+    "losses": lambda value: units.plural(value, "loss", "losses"),
     "processes": lambda value: units.plural(value, "process", "processes"),
     "no_formula": lambda value: f": no formula for {value}" if value else "",
     "too_few_steps": lambda value: (
@@ -205,6 +245,12 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
     "after_colon": lambda value: f": {value}" if value else "",
     "later_run": lambda value: f" in run number {value}{_RUN_AGAIN}" if value > 1 else "",
     "no_measure": lambda value: _NO_MEASURE[value],
+    "figure": figure,
+    "signed": signed,
+    "not_within": lambda value: (
+        f", and may be more than ± {figure(value)}" if value is not None else ""
+    ),
+    "or_loss": lambda value: repr(value or "loss"),
     "or_too_short": lambda value: value or "the program takes too few steps",
 }
 

@@ -127,7 +127,8 @@ def _spread_estimates(freedom: int) -> tuple[Floats, Floats]:
     end = 1 + 8 / math.sqrt(2 * freedom)
     start = max(1 - 8 / math.sqrt(2 * freedom), 0.0)
     step = (end - start) / _GRID_POINTS
-    grid = start + step * (np.arange(_GRID_POINTS) + 0.5)
+    grid: Floats = start + step * (np.arange(_GRID_POINTS, dtype=np.float64) + 0.5)
     logs = (freedom - 1) * np.log(grid) - freedom * grid**2 / 2
-    weights = np.exp(logs - logs.max())
-    return grid, weights / weights.sum()
+    weights: Floats = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    return grid, weights

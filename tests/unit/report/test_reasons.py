@@ -8,6 +8,7 @@ import pytest
 from ridgeline.records.comparison import VerdictCode
 from ridgeline.records.facts import because
 from ridgeline.records.optimized import Earlier, SearchCode
+from ridgeline.records.parity import OutcomeCode
 from ridgeline.records.reason_codes import ByHand, Done, Obstacle, Skip, SkipKind
 from ridgeline.records.run_summary import MissingCode
 from ridgeline.records.trace import TraceVerdict
@@ -28,6 +29,7 @@ ENUMS = [
     DoubtCode,
     MissingCode,
     TraceVerdict,
+    OutcomeCode,
 ]
 
 

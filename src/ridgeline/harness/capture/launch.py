@@ -1,15 +1,24 @@
-"""Starts the program in place of this process, so that signals, terminal and exit code are the
-program's own."""
+"""Starts the program: in place of this process, so that signals, terminal and exit code are the
+program's own, or as its child; and what a program that begins under us does first."""
 
 import os
+import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ridgeline.records.run import TargetKind
 
 _BOOT = Path(__file__).parent / "boot"
 _PACKAGE_HOME = Path(__file__).parents[3]
+IN_A_TRIAL = "RIDGELINE_TRIAL"
+"""A variable set to the folder of a trial, or of a whole training. By it the program can see that
+it runs in one, and we find the processes that it leaves behind."""
+_LAUNCHERS = (
+    "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate",
+    "accelerate.commands.launch", "accelerate.commands.accelerate_cli",
+)  # fmt: skip
 
 
 def command(kind: TargetKind, name: str, arguments: Sequence[str]) -> list[str]:
@@ -68,3 +77,33 @@ def replace_process(arguments: Sequence[str], variables: dict[str, str] | None =
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(arguments[0], list(arguments), dict(os.environ) if variables is None else variables)
+
+
+def is_launcher(command: Sequence[str]) -> bool:
+    """Return whether the process with this command only starts others, which train."""
+    words = iter(command[1:])
+    for word in words:
+        if word == "-m":
+            return next(words, "") in _LAUNCHERS
+        if not word.startswith("-"):
+            return os.path.basename(word) in _LAUNCHERS
+    return False
+
+
+def begin_in_children(directory: Path, begins: str) -> None:
+    """Make the processes that this launcher starts call `begin` of the module `begins`, as
+    `environment` does for a child of ours."""
+    variables = environment(directory, 0, begins)
+    for name in ("PYTHONPATH", "RIDGELINE_BEFORE", "RIDGELINE_BOOT"):
+        if name in variables:
+            os.environ[name] = variables[name]
+
+
+def seed_generators(torch: Any, seed: int) -> None:
+    """Seed torch, random and numpy before the program's first draw; what the program seeds itself
+    stays so."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)

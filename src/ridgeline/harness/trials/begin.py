@@ -2,7 +2,6 @@
 applies the fixes, watches and times it."""
 
 import os
-import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,6 @@ from ridgeline.records.trial import Plan
 PLAN = "plan.json"
 RANKS = "ranks"
 """Name of the folder for the processes that a launcher starts."""
-LAUNCHERS = (
-    "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate",
-    "accelerate.commands.launch", "accelerate.commands.accelerate_cli",
-)  # fmt: skip
 
 
 def begin(torch: Any, directory: str) -> None:
@@ -35,11 +30,11 @@ def begin(torch: Any, directory: str) -> None:
 
 
 def _begin(torch: Any, home: Path) -> None:
-    if _is_launcher(sys.orig_argv):
+    if launch.is_launcher(sys.orig_argv):
         _begin_in_children(home)
         return
     plan = msgspec.json.decode((home / PLAN).read_bytes(), type=Plan)
-    _seed(torch, plan.seed)
+    launch.seed_generators(torch, plan.seed)
     rank = int(os.environ.get("RANK", "0") or 0)
     world = int(os.environ.get("WORLD_SIZE", "1") or 1)
     loader_draws = LoaderDraws(torch)
@@ -54,32 +49,9 @@ def _begin(torch: Any, home: Path) -> None:
     Ending(home, plan, session, loader_draws, rank, world).install()
 
 
-def _is_launcher(command: list[str]) -> bool:
-    """Return whether this process only starts others, which train."""
-    words = iter(command[1:])
-    for word in words:
-        if word == "-m":
-            return next(words, "") in LAUNCHERS
-        if not word.startswith("-"):
-            return os.path.basename(word) in LAUNCHERS
-    return False
-
-
 def _begin_in_children(home: Path) -> None:
-    """Set the variables that make the processes which this one starts begin a trial."""
+    """Make the processes that this one starts begin a trial."""
     ranks = home / RANKS
     ranks.mkdir(exist_ok=True)
     (ranks / PLAN).write_bytes((home / PLAN).read_bytes())
-    variables = launch.environment(ranks, 0, "ridgeline.harness.trials.begin")
-    for name in ("PYTHONPATH", "RIDGELINE_BEFORE", "RIDGELINE_BOOT"):
-        if name in variables:
-            os.environ[name] = variables[name]
-
-
-def _seed(torch: Any, seed: int) -> None:
-    """Seed before the program's first draw; what the program seeds itself stays so."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
+    launch.begin_in_children(ranks, "ridgeline.harness.trials.begin")

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from ridgeline.errors import RidgelineError
 from ridgeline.harness.capture import launch
+from ridgeline.harness.capture.launch import IN_A_TRIAL
 from ridgeline.harness.trials.begin import PLAN, RANKS
 from ridgeline.harness.trials.ending import RESULT
 from ridgeline.harness.trials.loader_queue import (
@@ -29,9 +30,6 @@ from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.trial import Plan, Trial, TrialFailure
 from ridgeline.units import plural
 
-IN_A_TRIAL = "RIDGELINE_TRIAL"
-"""A variable set to the trial's own folder. By it the program can see that it runs in a trial, and
-we find the processes that a trial leaves behind."""
 COMPILED = "inductor"
 """Name of the folder for what a set of fixes compiles, in the folder of the set."""
 NO_INPUT = "EOFError: EOF when reading a line"

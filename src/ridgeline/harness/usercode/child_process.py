@@ -46,10 +46,11 @@ def run_to_end(
     environment: Mapping[str, str],
     limit_s: float,
     look: Callable[[int], None] | None = None,
+    keep_output: Path | None = None,
 ) -> Ended:
     """Run a command to its end, but no longer than `limit_s`. `look` is called with its process id
-    again and again while it runs."""
-    with tempfile.TemporaryFile() as output:
+    again and again while it runs. What it writes to both streams is kept in `keep_output`."""
+    with open(keep_output, "w+b") if keep_output else tempfile.TemporaryFile() as output:
         began = time.perf_counter_ns()
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,

@@ -1,7 +1,7 @@
 import pytest
 
+from ridgeline.harness.capture.launch import is_launcher
 from ridgeline.harness.capture.step_boundaries import Anchor, Turn
-from ridgeline.harness.trials.begin import _is_launcher
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from ridgeline.harness.trials.begin import _is_launcher
 def test_a_launcher_is_distinguished_from_a_program_that_trains(
     typed: list[str], launches: bool
 ) -> None:
-    assert _is_launcher(typed) is launches
+    assert is_launcher(typed) is launches
 
 
 def test_an_optimizer_that_is_gone_does_not_come_back_as_another() -> None:
