@@ -15,7 +15,7 @@ from ridgeline.errors import UsageError
 if TYPE_CHECKING:
     from ridgeline.comparison.contenders import Options
     from ridgeline.records.comparison import Comparison, PairFolder
-    from ridgeline.records.parity import Outcome
+    from ridgeline.records.parity import TrainingOutcome
     from ridgeline.report.document import Report
 
 EXAMPLES = """\b
@@ -199,7 +199,7 @@ def _compare_outcomes(
     options: "Options",
     quiet: bool,
     began_s: float,
-) -> "Outcome":
+) -> "TrainingOutcome":
     """Train two scripts to their end with several seeds."""
     from ridgeline.cli.outcome import outcome_settings, shown_trainings
     from ridgeline.comparison.outcome import compare_outcomes

@@ -14,7 +14,7 @@ from ridgeline.errors import UsageError
 if TYPE_CHECKING:
     from ridgeline.comparison.outcome import OutcomeSettings, Watching
     from ridgeline.measure.clock import Deadline
-    from ridgeline.records.parity import Arm, Outcome, Training
+    from ridgeline.records.parity import Arm, Training, TrainingOutcome
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -134,7 +134,7 @@ def shown_trainings(quiet: bool, metric: str) -> Iterator["Watching"]:
         yield Watching(begins, ended)
 
 
-def outcome_exit_code(outcome: "Outcome", conditions: tuple[str, ...]) -> int:
+def outcome_exit_code(outcome: "TrainingOutcome", conditions: tuple[str, ...]) -> int:
     """Return 130 after Ctrl-C, 4 if a training failed, 3 if the gate failed, else 0."""
     if outcome.interrupted:
         return 130

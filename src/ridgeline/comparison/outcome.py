@@ -28,11 +28,11 @@ from ridgeline.records.facts import Place, Reason, because
 from ridgeline.records.parity import (
     Arm,
     Equivalence,
-    Outcome,
     OutcomeCode,
     OutcomeVerdict,
     Source,
     Training,
+    TrainingOutcome,
 )
 from ridgeline.records.run import Target
 from ridgeline.records.trial import TrialFailure
@@ -96,7 +96,7 @@ def compare_outcomes(
     candidate: Target,
     settings: OutcomeSettings,
     watching: Watching | None = None,
-) -> Outcome:
+) -> TrainingOutcome:
     """Train both programs to their end for each seed, and judge whether they end the same. Ctrl-C
     and the deadline end the trainings; what is known by then is judged."""
     if settings.seeds < MIN_SEEDS:
@@ -113,7 +113,7 @@ def compare_outcomes(
         stopped = trainings.run()
     finished = trainings.finished
     outcome = judged(
-        Outcome(
+        TrainingOutcome(
             baseline=_script_of(baseline) or baseline.name,
             candidate=_script_of(candidate) or candidate.name, metric=settings.metric,
             planned=settings.seeds, trainings=tuple(finished), stopped=stopped,
@@ -316,7 +316,7 @@ def seed_is_fixed(trainings: Sequence[Training]) -> bool:
     )
 
 
-def judged(outcome: Outcome, settings: OutcomeSettings) -> Outcome:
+def judged(outcome: TrainingOutcome, settings: OutcomeSettings) -> TrainingOutcome:
     """Return the outcome of these trainings with its verdict."""
     well = [one for one in outcome.trainings if one.failure is None]
     outcome = replace(outcome, source=_source(well, outcome.metric))
@@ -348,7 +348,7 @@ def judged(outcome: Outcome, settings: OutcomeSettings) -> Outcome:
     return _tested(outcome, settings, before, after)
 
 
-def _values(outcome: Outcome, arm: Arm) -> dict[int, float]:
+def _values(outcome: TrainingOutcome, arm: Arm) -> dict[int, float]:
     """Return what is compared of each training, by its seed."""
     values = {one.seed: outcome.value(one) for one in outcome.of(arm)}
     return {seed: value for seed, value in values.items() if value is not None}
@@ -364,7 +364,7 @@ def _source(trainings: Sequence[Training], metric: str) -> Source:
     return "printed" if all(one.printed is not None for one in trainings) else ""
 
 
-def _losses_vary(outcome: Outcome) -> Iterator[Reason]:
+def _losses_vary(outcome: TrainingOutcome) -> Iterator[Reason]:
     """Yield the programs whose trainings have different lengths: they may continue from files that
     an earlier one wrote."""
     arms: tuple[Arm, ...] = ("baseline", "candidate")
@@ -376,7 +376,7 @@ def _losses_vary(outcome: Outcome) -> Iterator[Reason]:
             )  # fmt: skip
 
 
-def _not_finite(outcome: Outcome) -> Training | None:
+def _not_finite(outcome: TrainingOutcome) -> Training | None:
     """Return a training that ended with nan or inf, of the baseline if one of its own did."""
     broken = [
         one
@@ -387,11 +387,11 @@ def _not_finite(outcome: Outcome) -> Training | None:
 
 
 def _tested(
-    outcome: Outcome,
+    outcome: TrainingOutcome,
     settings: OutcomeSettings,
     baseline: dict[int, float],
     candidate: dict[int, float],
-) -> Outcome:
+) -> TrainingOutcome:
     values = [baseline[seed] for seed in outcome.seeds]
     differences = [candidate[seed] - baseline[seed] for seed in outcome.seeds]
     spread = stdev(values) if min(values) != max(values) else 0.0

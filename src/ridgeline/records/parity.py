@@ -1,5 +1,5 @@
 """Whether a program with fixes computes what the unchanged one does, and how that is known: by its
-steps (`Parity`), and by whole trainings (`Outcome`)."""
+steps (`Parity`), and by whole trainings (`TrainingOutcome`)."""
 
 from enum import StrEnum
 from typing import Literal
@@ -124,7 +124,7 @@ class Training(Struct, frozen=True, kw_only=True):
     """Why the training failed: a `TrialFailure` with its facts."""
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class TrainingOutcome(Struct, frozen=True, kw_only=True):
     """Whether whole trainings of two programs end the same."""
 
     baseline: str

@@ -20,7 +20,7 @@ from ridgeline.comparison.training_child import SEED, Losses
 from ridgeline.errors import TargetError, UsageError
 from ridgeline.harness.usercode.child_process import Ended
 from ridgeline.measure.clock import Deadline
-from ridgeline.records.parity import Outcome, OutcomeCode, Training
+from ridgeline.records.parity import OutcomeCode, Training, TrainingOutcome
 from ridgeline.records.run import Target
 from ridgeline.records.trial import TrialFailure
 from ridgeline.report.views.outcome import data, document, figures
@@ -70,7 +70,7 @@ def run(
     budget_s: float = math.inf,
     watching: Watching | None = None,
     **settings: Any,
-) -> Outcome:
+) -> TrainingOutcome:
     machine = Machine(answer)
     monkeypatch.setattr(outcomes, "run_to_end", machine)
     deadline = Deadline(budget_s, now=machine.clock)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ridgeline import units
-from ridgeline.records.parity import Arm, Outcome, OutcomeCode, Training
+from ridgeline.records.parity import Arm, OutcomeCode, Training, TrainingOutcome
 from ridgeline.report.document import (
     Block,
     Cell,
@@ -39,7 +39,7 @@ _FIGURES = ("seed", "baseline", "candidate", "difference", "baseline_s", "candid
 _TONES: dict[str, Tone] = {"EQUIVALENT": "good", "DIFFERENT": "bad", "UNDECIDED": "unsure"}
 
 
-def outcome_report(outcome: Outcome) -> Report:
+def outcome_report(outcome: TrainingOutcome) -> Report:
     return Report(
         document=lambda: document(outcome),
         data=lambda: data(outcome),
@@ -47,7 +47,7 @@ def outcome_report(outcome: Outcome) -> Report:
     )
 
 
-def document(outcome: Outcome) -> Document:
+def document(outcome: TrainingOutcome) -> Document:
     return Document(
         answer=(Span(headline(outcome), _TONES[outcome.verdict]),),
         about=(f"{outcome.candidate} against {outcome.baseline}", _seed_count(outcome)),
@@ -57,13 +57,13 @@ def document(outcome: Outcome) -> Document:
     )
 
 
-def section(outcome: Outcome) -> Section:
+def section(outcome: TrainingOutcome) -> Section:
     """Return the outcome as a part of another result."""
     answer = Paragraph(headline(outcome), "plain" if outcome.verdict == "EQUIVALENT" else "warning")
     return Section(title="Whole trainings", blocks=(answer, *_blocks(outcome)))
 
 
-def headline(outcome: Outcome) -> str:
+def headline(outcome: TrainingOutcome) -> str:
     """Return "EQUIVALENT: the difference lies between -0.0041 and +0.0017, within ± 0.0087"."""
     return f"{outcome.verdict}: {explain(outcome.reason)}"
 
@@ -79,14 +79,14 @@ def training_line(training: Training, metric: str) -> str:
     return f"{training.arm}, seed {training.seed}: {text}, {units.seconds(training.wall_s)}"
 
 
-def _blocks(outcome: Outcome) -> list[Block]:
+def _blocks(outcome: TrainingOutcome) -> list[Block]:
     blocks: list[Block] = [Paragraph(explain(doubt), "doubt") for doubt in outcome.doubts]
     if outcome.trainings:
         blocks.append(_table(outcome))
     return [*blocks, Labelled(tuple(_items(outcome)))]
 
 
-def _table(outcome: Outcome) -> Table:
+def _table(outcome: TrainingOutcome) -> Table:
     name = f"final {_what(outcome)}" if outcome.source == "losses" else _what(outcome)
     columns = (
         Column("seed"),
@@ -104,13 +104,13 @@ def _table(outcome: Outcome) -> Table:
 _ARMS: tuple[Arm, Arm] = ("baseline", "candidate")
 
 
-def _row(outcome: Outcome, seed: int) -> Row:
+def _row(outcome: TrainingOutcome, seed: int) -> Row:
     baseline, candidate, difference = _pair(outcome, seed)
     cells = (_cell(outcome, baseline), _cell(outcome, candidate))
     return row(f"{seed}", *cells, NOTHING if difference is None else signed(difference))
 
 
-def _cell(outcome: Outcome, training: Training | None) -> Cell:
+def _cell(outcome: TrainingOutcome, training: Training | None) -> Cell:
     if training is None:
         return Cell("not trained", tone="quiet")
     if training.failure is not None:
@@ -118,7 +118,7 @@ def _cell(outcome: Outcome, training: Training | None) -> Cell:
     return Cell(_value(outcome.value(training)))
 
 
-def _items(outcome: Outcome) -> list[Item]:
+def _items(outcome: TrainingOutcome) -> list[Item]:
     items = [item("compared", _compared(outcome))] if outcome.source else []
     if outcome.stopped is not None:
         items.append(item("stopped", explain(outcome.stopped), level="warning"))
@@ -136,7 +136,7 @@ def _items(outcome: Outcome) -> list[Item]:
     return items
 
 
-def _compared(outcome: Outcome) -> str:
+def _compared(outcome: TrainingOutcome) -> str:
     if outcome.source == "losses":
         counts = [(one.averaged, one.losses) for one in outcome.trainings if one.losses]
         averaged, losses = counts[0]
@@ -147,7 +147,7 @@ def _compared(outcome: Outcome) -> str:
     return f"the last number that is printed after {_what(outcome)!r}"
 
 
-def _margin(outcome: Outcome) -> str:
+def _margin(outcome: TrainingOutcome) -> str:
     test = outcome.equivalence
     if test is None or test.margin is None:
         return "unknown: the baseline ends the same for every seed; --margin sets it"
@@ -160,7 +160,7 @@ def _margin(outcome: Outcome) -> str:
     )
 
 
-def _power(outcome: Outcome) -> str:
+def _power(outcome: TrainingOutcome) -> str:
     test = outcome.equivalence
     assert test is not None
     seeds = units.plural(test.pairs, "seed")
@@ -183,7 +183,7 @@ def _probability(value: float) -> str:
     return "under 1 %" if value < 0.01 else f"{100 * value:.0f} %"
 
 
-def _advice(outcome: Outcome) -> str:
+def _advice(outcome: TrainingOutcome) -> str:
     """Return what to try, between backticks where it is typed; "" if there is nothing."""
     code, facts = outcome.reason.code, outcome.reason.facts
     if code == OutcomeCode.SEED_FIXED:
@@ -209,17 +209,17 @@ def _advice(outcome: Outcome) -> str:
     return ""
 
 
-def _what(outcome: Outcome) -> str:
+def _what(outcome: TrainingOutcome) -> str:
     return outcome.metric or "loss"
 
 
-def _seed_count(outcome: Outcome) -> str:
+def _seed_count(outcome: TrainingOutcome) -> str:
     if len(outcome.seeds) == outcome.planned:
         return units.plural(outcome.planned, "seed")
     return f"{len(outcome.seeds)} of {units.plural(outcome.planned, 'seed')}"
 
 
-def _costs(outcome: Outcome) -> tuple[str, ...]:
+def _costs(outcome: TrainingOutcome) -> tuple[str, ...]:
     """Return how long a training of each program takes."""
     made = []
     for arm in _ARMS:
@@ -229,11 +229,13 @@ def _costs(outcome: Outcome) -> tuple[str, ...]:
     return tuple(made)
 
 
-def _all_seeds(outcome: Outcome) -> list[int]:
+def _all_seeds(outcome: TrainingOutcome) -> list[int]:
     return sorted({training.seed for training in outcome.trainings})
 
 
-def _pair(outcome: Outcome, seed: int) -> tuple[Training | None, Training | None, float | None]:
+def _pair(
+    outcome: TrainingOutcome, seed: int
+) -> tuple[Training | None, Training | None, float | None]:
     """Return both trainings of a seed, and candidate minus baseline."""
     baseline, candidate = (
         next((one for one in outcome.of(arm) if one.seed == seed), None) for arm in _ARMS
@@ -243,7 +245,7 @@ def _pair(outcome: Outcome, seed: int) -> tuple[Training | None, Training | None
     return baseline, candidate, None if before is None or after is None else after - before
 
 
-def _mean(outcome: Outcome, arm: Arm) -> float:
+def _mean(outcome: TrainingOutcome, arm: Arm) -> float:
     values = [outcome.value(one) for one in outcome.of(arm) if one.seed in outcome.seeds]
     return fmean(value for value in values if value is not None)
 
@@ -254,7 +256,7 @@ def _value(value: float | None) -> str:
     return figure(value, _DIGITS) if abs(value) < float("inf") else str(value)
 
 
-def data(outcome: Outcome) -> dict[str, Any]:
+def data(outcome: TrainingOutcome) -> dict[str, Any]:
     """Return the record with its reasons in words as well. Differences are candidate minus
     baseline."""
     whole: dict[str, Any] = msgspec.to_builtins(outcome)
@@ -272,7 +274,7 @@ def data(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def figures(outcome: Outcome) -> Figures:
+def figures(outcome: TrainingOutcome) -> Figures:
     """Return one row for each seed."""
     rows = []
     for seed in _all_seeds(outcome):
