@@ -275,7 +275,10 @@ def _across(read: RunRead, *opened: Trace | None) -> AcrossRanks:
     windows = read.capture.windows if read.capture is not None else ()
     steps = sum(window.steps for window in windows if window.kind == "traced")
     found = of_files(read.trace_files, steps, Attempts(), read.rank_steps, opened)
-    return replace(found, late=_placed(found.late, read.captures))
+    late = _placed(found.late, read.captures)
+    if late is not None and late.beside is not None:
+        late = replace(late, beside=_placed(late.beside, read.captures))
+    return replace(found, late=late)
 
 
 def _recorded_together(traces: Sequence[Trace], attempts: Attempts) -> AcrossRanks | None:

@@ -116,6 +116,9 @@ def of_traces(
         each = zip(traces, links, windows, numbers, strict=True)
         own = attempts.part("the ranks' own time", lambda: _own_times(each)) or []
     judged = attempts.part("the late rank", lambda: _judge(own, rank_steps or {}, places))
+    if judged == (None,):
+        pair = attempts.part("two late ranks", lambda: _late_pair(own, rank_steps or {}, places))
+        judged = (pair,)
     return AcrossRanks(
         exchange=first or Exchange(),
         ranks=ranks,
@@ -167,6 +170,34 @@ def _judge(
     if late is None or _by_chance(late):
         return (None,)
     return (replace(late, cause=cause_of(places, late.rank, late.late_ns)),)
+
+
+def _late_pair(
+    traced: Sequence[OwnTime],
+    rank_steps: Mapping[int, Sequence[Step]],
+    places: Sequence[RankPlace],
+) -> LateRank | None:
+    """Return a late rank with another one beside it: without either of the two, the remaining ranks
+    wait for the other. Such ranks hide each other, because the others wait for both at once or by
+    turns. At least one rank must be left that is not late."""
+    ranks = sorted(rank_steps.keys() | {one.rank for one in traced})
+    if len(ranks) < 3:
+        return None
+    late_without: dict[int, LateRank] = {}
+    for left_out in ranks:
+        judged = _judge(
+            [one for one in traced if one.rank != left_out],
+            {rank: steps for rank, steps in rank_steps.items() if rank != left_out},
+            places,
+        )
+        if judged is not None and judged[0] is not None:
+            late_without[left_out] = judged[0]
+    for left_out, late in late_without.items():
+        other = late_without.get(late.rank)
+        if other is not None and other.rank == left_out:
+            first, second = sorted((late, other), key=lambda one: -one.late_ns)
+            return replace(first, beside=second)
+    return None
 
 
 def _by_chance(late: LateRank) -> bool:
@@ -291,6 +322,11 @@ def lateness(case: Case) -> LateRank | None:
         late = _by_arrival(case, case.across)
     if late is None or late.share < MIN_LATE_SHARE:
         return None
+    beside = late.beside
+    return replace(_placed(case, late), beside=_placed(case, beside) if beside else None)
+
+
+def _placed(case: Case, late: LateRank) -> LateRank:
     place, line, _ = seen_line(case.sources, late.cause)
     if place is None or line is None:
         return late

@@ -295,7 +295,7 @@ class InputSites(Struct, frozen=True, kw_only=True):
 
 
 class LateRank(Struct, frozen=True, kw_only=True):
-    """The one rank that the others wait for."""
+    """A rank that the others wait for."""
 
     rank: int
     late_ns: float
@@ -330,6 +330,9 @@ class LateRank(Struct, frozen=True, kw_only=True):
     """Number of all collectives; 0 if arrivals were not compared."""
     doing: tuple[Activity, ...] = ()
     """Where this rank was while the others waited; empty if arrivals were not compared."""
+    beside: "LateRank | None" = None
+    """Another rank that is late too, for a reason of its own. Each of the two is compared with the
+    ranks that are not late: while both are late, neither alone delays the others."""
 
     @property
     def share(self) -> float:

@@ -81,6 +81,40 @@ def test_equal_ranks_are_compared_and_none_is_late() -> None:
     assert found.late is None
 
 
+def test_two_late_ranks_of_different_kinds_are_both_named() -> None:
+    """One reads longer, another computes longer: the others wait for both at once, so that without
+    either of them the steps would hardly be shorter."""
+    reads: dict[Phase, float] = {"input": 31.0, "forward": 5.0, "backward": 12.0}
+    computes: dict[Phase, float] = {"input": 1.0, "forward": 34.0, "backward": 12.0}
+    found = judged({
+        0: steps(EARLY), 1: steps(reads, seed=1), 2: steps(EARLY, seed=2),
+        3: steps(computes, seed=3),
+    })  # fmt: skip
+    assert found.late is not None
+    assert found.late.beside is not None
+    named = {(one.rank, one.phase) for one in (found.late, found.late.beside)}
+    assert named == {(1, "input"), (3, "forward")}
+
+
+def test_two_late_ranks_that_take_turns_are_both_named() -> None:
+    usual, slow = 5.0, 40.0
+    turns = [
+        [step(i, {"forward": slow if i % 2 == odd else usual, "backward": 20.0}) for i in range(30)]
+        for odd in (0, 1)
+    ]
+    found = judged({0: steps(EARLY), 1: turns[0], 2: turns[1], 3: steps(EARLY, seed=3)})
+    assert found.late is not None
+    assert found.late.beside is not None
+    assert {found.late.rank, found.late.beside.rank} == {1, 2}
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_noise_names_no_pair(ranks: int) -> None:
+    for seed in range(20):
+        found = judged({n: steps(EARLY, seed=100 * seed + n) for n in range(ranks)})
+        assert found.late is None
+
+
 def test_steps_on_a_device_are_not_compared_by_the_hosts_phases() -> None:
     on_device = [step(i, EARLY, device=True) for i in range(30)]
     assert not judged({0: on_device, 1: on_device}).steps_compared

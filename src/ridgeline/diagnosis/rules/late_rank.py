@@ -27,6 +27,8 @@ def look(case: Case) -> Iterator[Finding]:
         yield from _alone(case)
     elif (late := lateness(case)) is not None and not _told_as_pauses(case, late):
         yield _finding(case, late)
+        if late.beside is not None:
+            yield _finding(case, late.beside)
 
 
 def _told_as_pauses(case: Case, late: LateRank) -> bool:

@@ -26,9 +26,11 @@ timed."""
 MAX_OPTIMIZERS = 8
 MAX_PARAMETERS = 64
 """Number of parameters among which the smallest is chosen."""
-MAX_DEVICE_READINGS = 2
+MAX_DEVICE_READINGS = 4
 """How often a gradient's values are read from a device, for each optimizer: each reading makes the
-host wait. Afterwards only the gradient's version counter is compared."""
+host wait. Afterwards only the gradient's version counter is compared. Four are enough to see a
+gradient filled with zeros by way of `grad.data`, which the counter does not show, before the fourth
+backward of a step."""
 
 
 class _Followed(Struct):
@@ -37,7 +39,8 @@ class _Followed(Struct):
     pointer: int
     """Address of the gradient at the end of the optimizer's last step."""
     version: int
-    """Version counter of the gradient at that moment."""
+    """Version counter of the gradient at that moment, or at the end of a later backward: if it has
+    changed since, the program itself wrote the gradient."""
     looks: int = 0
     """Number of backwards since that step."""
     cleared: bool = False
@@ -104,19 +107,31 @@ class GradientClearing:
                 followed.cleared = parameter is None or self._is_clean(followed, parameter.grad)
                 followed.looks += 1
 
+    def backward_ended(self) -> None:
+        """Note what a backward has written, so that it is not taken for the program's own clearing
+        when the next backward of an accumulated step begins."""
+        for followed in self._followed.values():
+            if followed.looks and not followed.cleared and followed.parameter is not None:
+                grad: Any = getattr(followed.parameter(), "grad", None)
+                if self._is_plain(grad):
+                    followed.version = grad._version
+
     def _is_clean(self, followed: _Followed, grad: Any) -> bool:
         if not self._is_plain(grad) or grad.data_ptr() != followed.pointer:
             return True
         written = grad._version != followed.version
-        if written and not followed.looks:
-            return True  # no backward has run since the step, so the program wrote the gradient
-        if not grad.is_cpu:
-            if written or followed.device_readings >= MAX_DEVICE_READINGS:
-                return bool(written)  # a backward writes too: in doubt the program cleared it
+        if written and (not followed.looks or not self._is_cheap_to_read(grad)):
+            return True  # not by a backward: in doubt the program cleared it
+        if not self._is_cheap_to_read(grad):
+            if followed.device_readings >= MAX_DEVICE_READINGS:
+                return False
             if self._torch.cuda.is_current_stream_capturing():
                 return True
             followed.device_readings += 1
         return not bool(grad.any())
+
+    def _is_cheap_to_read(self, grad: Any) -> bool:
+        return bool(grad.is_cpu)
 
     def _is_plain(self, grad: Any) -> bool:
         """Return whether `grad` is a dense tensor of torch's own class, on a device whose memory

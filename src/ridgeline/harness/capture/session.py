@@ -184,6 +184,7 @@ class Session:
         self._in_backward = self.gate.closed = False
         try:
             self._timeline.leave()
+            self.progress.clearing.backward_ended()
             self._stepping.backward_done()
             later, self._ends_after_backward = self._ends_after_backward, End.NO
             if later is not End.NO:
