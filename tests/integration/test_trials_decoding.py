@@ -98,3 +98,14 @@ def test_weights_in_bfloat16_are_no_other_program(tmp_path: Path, source: str) -
         tmp_path / "d", source.replace("manual_seed(0)", "manual_seed(1)"), "half-weights"
     )
     assert compare([plain, perturbed], other, "rounding", "bfloat16").equality == "differs"
+
+
+def test_a_cache_is_judged_by_the_new_tokens_alone(tmp_path: Path) -> None:
+    source = GENERATES.replace("do_sample=False", "do_sample=False, use_cache=False")
+    plain, fixed = trial(tmp_path / "a", source), trial(tmp_path / "b", source, "kv-cache")
+    perturbed = trial(tmp_path / "c", source, jitter=2.0**-23)
+    assert codes(done(fixed.applied)) == [Done.KV_CACHE]
+    assert compare([plain, perturbed], fixed, "rounding").equality == "equal"
+    others = source.replace("manual_seed(0)", "manual_seed(2)")
+    other = trial(tmp_path / "d", others, "kv-cache")
+    assert compare([plain, perturbed], other, "rounding").equality == "differs"

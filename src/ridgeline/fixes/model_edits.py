@@ -10,11 +10,13 @@ from ridgeline.records.edit import Edit, Import, Insert, Keyword
 from ridgeline.records.facts import Fact, Reason, because
 from ridgeline.records.reason_codes import ByHand, Done
 from ridgeline.records.trial import Applied
-from ridgeline.source.file import parsed
+from ridgeline.source.file import last_name, parsed
 from ridgeline.source.mixed_precision import cast_edits
-from ridgeline.source.models import called, loss_edits, made
+from ridgeline.source.models import GENERATE, called, loss_edits, made
 from ridgeline.source.program import program_files
 
+_GENERATE_ARGUMENTS = ("inputs", "generation_config", "logits_processor", "stopping_criteria")
+"""What `generate` of transformers takes by position."""
 Facts = Mapping[str, Fact]
 _Definition = ast.FunctionDef | ast.ClassDef
 Statement = Callable[[Facts, str], str]
@@ -34,6 +36,27 @@ def keyword_edits(applied: Applied, why: str) -> tuple[Edit, ...]:
                 )
             )
     return tuple(dict.fromkeys(edits))
+
+
+def generate_edits(
+    applied: Applied, source: Source, name: str, value: str, why: str
+) -> tuple[Edit, ...]:
+    """Return the argument for each call of `generate` that the fix was applied to. Where a line
+    calls something that calls `generate`, such as a pipeline, raise EditByHand."""
+    argument, found = f"{name}={value}", []
+    for file, line in applied.lines or (("", 0),):
+        tree = parsed(source(file) or "")
+        calls = tree.calls_on_line(line) if tree is not None else []
+        if not any(last_name(call) == GENERATE for call in calls):
+            place = f"{file}:{line}" if file else ""
+            raise EditByHand(ByHand.GIVE_ARGUMENT, call=GENERATE, argument=argument, place=place)
+        found.append(
+            Keyword(
+                file=file, line=line, call=GENERATE, name=name, value=value, why=why,
+                positional=_GENERATE_ARGUMENTS,
+            )
+        )  # fmt: skip
+    return tuple(dict.fromkeys(found))
 
 
 def after_made(

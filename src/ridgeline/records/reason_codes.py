@@ -149,6 +149,7 @@ class Skip(StrEnum):
     NO_CACHE = "skip.no-cache"
     CAST_AT_EACH_TOKEN = "skip.cast-at-each-token"
     FLOATING_INPUTS = "skip.floating-inputs"  # model
+    CACHE_GROWS = "skip.cache-grows"
     OTHER_DECODING = "skip.other-decoding"
     NO_STATIC_CACHE = "skip.no-static-cache"  # model
     DRAWS_RANDOM_NUMBERS = "skip.draws-random-numbers"
@@ -211,6 +212,7 @@ class Done(StrEnum):
     HALF_WEIGHTS = (
         "done.half-weights"  # model, dtype, buffers: whether it has any in floating point
     )
+    KV_CACHE = "done.kv-cache"  # model
     STATIC_CACHE = "done.static-cache"  # model
     PADDED_LAYER = "done.padded-layer"  # layer, width
     INT8_WEIGHTS = "done.int8-weights"  # model, layers

@@ -125,6 +125,8 @@ _SKIPPED: dict[str, str] = {
     "them once",
     Skip.FLOATING_INPUTS: "{model} is given floating-point tensors, which would have to be "
     "cast too",
+    Skip.CACHE_GROWS: "each token makes the cache larger, and would be captured anew: static-cache "
+    "keeps its size",
     Skip.OTHER_DECODING: "it searches beams or uses an assistant, which `generate` compiles "
     "nothing of",
     Skip.NO_STATIC_CACHE: "{model} does not support a cache of a fixed size",
@@ -190,6 +192,7 @@ _DONE: dict[str, str] = {
     Done.CALLED_IN_PARTS: "{model} called in {parts} parts of the batch",
     Done.INFERENCE_MODE: "{model} called in inference mode",
     Done.HALF_WEIGHTS: "weights of {model} in {dtype}",
+    Done.KV_CACHE: "{model}.generate() keeps keys and values",
     Done.STATIC_CACHE: "{model}.generate() keeps keys and values in a cache of a fixed size",
     Done.PADDED_LAYER: "{layer} padded to {width} columns in the product",
     Done.INT8_WEIGHTS: "int8 weights in {layers:plural Linear layer} of {model}",

@@ -18,7 +18,13 @@ from transformers import (
 )
 from transformers.cache_utils import DynamicCache, StaticCache
 
-from ridgeline.fixes.catalog import autocast, half_weights, static_cache
+from ridgeline.fixes.catalog import (
+    autocast,
+    compile_reduce_overhead,
+    half_weights,
+    kv_cache,
+    static_cache,
+)
 from ridgeline.fixes.program import Program
 from ridgeline.harness.capture import text_generation
 from ridgeline.harness.capture.progress import Gate
@@ -27,7 +33,7 @@ from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.run import ModuleSeen
-from tests.unit.fixes.seams_here import applied, code, codes, why
+from tests.unit.fixes.seams_here import applied, code, codes, done, why
 
 PROMPT = torch.tensor([[5, 6, 7], [8, 9, 10]])
 TOKENS = 6
@@ -229,3 +235,37 @@ def test_what_other_fixes_write_around_generate(tmp_path: Path) -> None:
     text = written("autocast", cast)
     assert '    with torch.autocast("cuda", dtype=torch.bfloat16):' in text
     assert ".float()" not in text  # tokens are whole numbers
+
+
+def test_a_cache_that_was_turned_off_is_used_and_may_be_static(model: Any) -> None:
+    given: list[tuple[int, ...]] = []
+
+    def note(module: nn.Module, args: Any, kwargs: Any) -> None:
+        given.append(tuple(kwargs["input_ids"].shape))
+
+    model.register_forward_pre_hook(note, with_kwargs=True)
+    model.generation_config.use_cache = False
+    plain = model.generate(PROMPT, max_new_tokens=TOKENS, do_sample=False)
+    assert given[-1] == (2, 3 + TOKENS - 1)
+    program = Program(torch)
+    for fix in (kv_cache, static_cache):
+        fix.apply(program, {})
+    tokens = model.generate(PROMPT, max_new_tokens=TOKENS, do_sample=False)
+    assert given[-1] == (2, 1)
+    assert torch.equal(tokens, plain)
+    assert codes(done(program.outcome()[0])) == [Done.KV_CACHE, Done.STATIC_CACHE]
+
+
+def test_a_cache_that_is_on_stays_as_it_is(model: Any) -> None:
+    program = Program(torch)
+    kv_cache.apply(program, {})
+    model.generate(PROMPT, max_new_tokens=TOKENS, do_sample=False)
+    assert codes(why(program.outcome()[1])) == [Skip.ALREADY_SET]
+
+
+def test_graphs_wait_for_a_cache_that_keeps_its_size() -> None:
+    writer = ModuleSeen(name="LlamaForCausalLM", generates=True)
+    gpu = Ground(device="cuda", trains=False, modules=(writer,))
+    assert code(compile_reduce_overhead.reason_to_skip(gpu)) == Skip.CACHE_GROWS
+    images = Ground(device="cuda", trains=False, modules=(ModuleSeen(name="Net"),))
+    assert compile_reduce_overhead.reason_to_skip(images) is None  # inference with equal shapes

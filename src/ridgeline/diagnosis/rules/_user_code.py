@@ -202,6 +202,13 @@ def inference_mode(case: Case) -> list[Applied]:
     ]
 
 
+def uses_kv_cache(case: Case) -> list[Applied]:
+    return [
+        _applied("kv-cache", Done.KV_CACHE, place, model=model.name)
+        for model, place in _called_model(case)
+    ]
+
+
 def channels_last(case: Case, memory_format: str) -> list[Applied]:
     return [
         _applied(

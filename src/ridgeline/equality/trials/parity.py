@@ -26,8 +26,10 @@ from ridgeline.equality.trials.parameters import (
     unexplained,
 )
 from ridgeline.equality.trials.tokens import (
+    check_given,
     check_tokens,
     first_other_token,
+    gets_new_tokens_alone,
     until_other_token,
     writes_greedily,
 )
@@ -105,8 +107,10 @@ def _compare_trial(
     missing += [why for why in (other_data, redrawn) if why]
     check, note = check_finite(base, candidate)
     checks = [*tokens, check, *check_counts(base, candidate)]
+    cached = gets_new_tokens_alone(base, candidate)
     if not other_data:
-        checks += check_data(base, candidate, band.batch_sums)
+        same = check_data(base, candidate, band.batch_sums)
+        checks += [check_given(base, candidate)] if cached else same
     steps = len(candidate.watched)
     if other_data or redrawn:
         checks += _check_course(repeats, candidate)
@@ -120,7 +124,9 @@ def _compare_trial(
             missing.append("rounding alone changes even the first gradients completely")
         elif snapshot:
             note = note or f"{snapshot} compared; after that rounding alone changes the parameters"
-    checks += check_later_steps([*repeats, *perturbed], candidate, band, same_data=not other_data)
+    checks += check_later_steps(
+        [*repeats, *perturbed], candidate, band, same_data=not (other_data or cached)
+    )
     missing += [check.text for check in checks if check.doubt]
     if len(repeats) == 1 and not all(check.passed for check in checks):
         missing.append("the baseline ran only once, so its own variation is unknown")

@@ -19,6 +19,7 @@ from ridgeline.equality.trials.noise_bands import (
     is_usable,
 )
 from ridgeline.records.parity import Check
+from ridgeline.records.reason_codes import Done
 from ridgeline.records.trial import Predicted, Trial
 from ridgeline.units import plural
 
@@ -113,6 +114,23 @@ def check_tokens(
         what="tokens", passed=passed, doubt=passed, difference=found.gap, allowed=allowed,
         step=max(found.steps - 1, 0), text=_sentence(found, allowed),
     )  # fmt: skip
+
+
+def gets_new_tokens_alone(base: Trial, candidate: Trial) -> bool:
+    """Return whether a fix makes the model keep what it knows of earlier tokens, so that it is
+    given the new ones alone."""
+    codes = {target.done.code for fix in candidate.applied for target in fix.targets}
+    return Done.KV_CACHE in codes and writes_greedily(base)
+
+
+def check_given(base: Trial, candidate: Trial) -> Check:
+    """Check the last token of each row, where a cache stands for the tokens before it."""
+    pairs = list(zip(_calls(base), _calls(candidate), strict=False))
+    others = [step for (step, ours), (_, theirs) in pairs if ours.given != theirs.given]
+    text = f"the last token of each row is the baseline's in {plural(len(pairs), 'call')}"
+    if others:
+        text = f"the last tokens that are given in step {others[0] + 1} are not the baseline's"
+    return Check(what="data", passed=not others, text=text)
 
 
 def _sentence(found: OtherToken, allowed: float) -> str:

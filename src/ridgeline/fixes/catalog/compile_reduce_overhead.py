@@ -4,10 +4,12 @@ from collections.abc import Mapping
 
 from ridgeline.fixes import compiling
 from ridgeline.fixes.compiling import bound
-from ridgeline.fixes.compiling import reason_to_skip_graphs as reason_to_skip
 from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Edit
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.ground import Ground
+from ridgeline.records.reason_codes import Skip
 from ridgeline.records.trial import Applied
 
 __all__ = ["FIX", "apply", "bound", "reason_to_skip", "source_edits"]
@@ -23,6 +25,12 @@ FIX = Fix(
     wrong_when="The program keeps a tensor the model returned over the next step: its memory is "
     "used again, and torch raises. Graphs keep memory of their own.",
 )
+
+
+def reason_to_skip(ground: Ground) -> Reason | None:
+    if ground.device == "cuda" and any(module.generates for module in ground.modules):
+        return because(Skip.CACHE_GROWS)
+    return compiling.reason_to_skip_graphs(ground)
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:

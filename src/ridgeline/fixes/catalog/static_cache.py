@@ -7,16 +7,16 @@ from typing import Any
 
 from ridgeline.fixes.compiling import bound
 from ridgeline.fixes.compiling import reason_to_skip as reason_not_to_compile
-from ridgeline.fixes.fix import EditByHand, Fix, Source
+from ridgeline.fixes.fix import Fix, Source
+from ridgeline.fixes.model_edits import generate_edits
 from ridgeline.fixes.program import Program
 from ridgeline.harness.capture.places import user_line
 from ridgeline.harness.capture.text_generation import before_generate
-from ridgeline.records.edit import Edit, Keyword
+from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
-from ridgeline.records.reason_codes import ByHand, Done, Skip
+from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied
-from ridgeline.source.file import last_name, parsed
 
 __all__ = ["FIX", "apply", "bound", "reason_to_skip", "source_edits"]
 OPTION, VALUE = "cache_implementation", "static"
@@ -35,7 +35,6 @@ FIX = Fix(
     slot="compile",
     answers=("cuda-graph-candidate", "small-kernels"),
     slow_start=True,
-    longer=2,
     why="A cache that grows by a token has another size at each step. One of a fixed size lets "
     "`generate` compile the model for a single token and launch it as one CUDA graph.",
     wrong_when="Requests differ much in length: each token attends over the longest one so far, "
@@ -99,24 +98,4 @@ def _obstacle(model: Any, given: Mapping[str, Any]) -> Reason | None:
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    """Give each call of `generate` the argument."""
-    found: list[Edit] = []
-    for file, line in applied.lines:
-        tree = parsed(source(file) or "")
-        calls = tree.calls_on_line(line) if tree is not None else []
-        if not any(last_name(call) == "generate" for call in calls):
-            raise _by_hand(f"{file}:{line}")
-        found.append(
-            Keyword(
-                file=file, line=line, call="generate", name=OPTION, value=f'"{VALUE}"', why=WHY,
-                positional=("inputs", "generation_config", "logits_processor", "stopping_criteria"),
-            )
-        )  # fmt: skip
-    if not found:
-        raise _by_hand("")
-    return tuple(dict.fromkeys(found))
-
-
-def _by_hand(place: str) -> EditByHand:
-    argument = f'{OPTION}="{VALUE}"'
-    return EditByHand(ByHand.GIVE_ARGUMENT, call="generate", argument=argument, place=place)
+    return generate_edits(applied, source, OPTION, f'"{VALUE}"', WHY)

@@ -17,22 +17,31 @@ from ridgeline.harness.capture.progress import Gate
 
 GENERATION = "transformers.generation.utils"
 MODELS = "transformers.modeling_utils"
+_DOING = "_ridgeline_before"
 OnGenerate = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
 """Called before each `model.generate(*args, **kwargs)`; it may change `kwargs`."""
 
 
 def before_generate(do: OnGenerate) -> None:
-    """Call `do` before each call of `generate` of any model of transformers."""
+    """Call `do` before each call of `generate` of any model of transformers, after what was given
+    here earlier."""
 
     def wrap(module: ModuleType) -> None:
         owner = module.GenerationMixin
         theirs = owner.generate
+        doing = getattr(theirs, _DOING, None)
+        if doing is not None:
+            doing.append(do)
+            return
+        doing = [do]
 
         @functools.wraps(theirs)
         def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-            do(self, args, kwargs)
+            for one in doing:
+                one(self, args, kwargs)
             return theirs(self, *args, **kwargs)
 
+        setattr(generate, _DOING, doing)
         owner.generate = generate
 
     when_imported(GENERATION, wrap)
