@@ -266,7 +266,7 @@ def compare(
 
 
 def _say_nothing(text: str) -> None:
-    """Progress that nobody asked for."""
+    """Show no progress: nobody asked for any."""
 
 
 @contextmanager

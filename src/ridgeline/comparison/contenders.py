@@ -85,7 +85,7 @@ class Contender(Struct, kw_only=True):
     """Its key: "baseline", "control", or the place of a candidate among the targets."""
     name: str
     host: Any
-    """Where it runs: a Host, a RemoteHost or the runs of a script."""
+    """The place where a variant runs: a Host, a RemoteHost or the runs of a script."""
     opened: Opened | None = None
     collected: Collected | None = None
     examined: Examined | None = None
@@ -149,11 +149,11 @@ class Options(Struct, frozen=True, kw_only=True):
     """"cpu" hides the GPUs; "cuda:1" shows only that one."""
     max_rounds: int = 480
     by: Literal["auto", "step", "run"] = "auto"
-    """For scripts: whether steps or whole runs are timed; "auto" times steps if all have some."""
+    """Whether steps or whole runs of scripts are timed; "auto" times steps if all have some."""
     steps: int | None = None
-    """For scripts: the number of optimizer steps after which each run is ended."""
+    """The number of optimizer steps after which each run of a script is ended."""
     arguments: tuple[str, ...] = ()
-    """For scripts: the command-line arguments of each."""
+    """The command-line arguments of each script."""
 
     @property
     def budget(self) -> float:

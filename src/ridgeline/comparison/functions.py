@@ -88,7 +88,7 @@ _NOT_YET_DONE = {
 
 
 def skipped(name: str, error: Exception) -> Skipped:
-    """An variant or a pair that was not measured, as a row of the table."""
+    """Return a variant or a pair that was not measured, as a row of the table."""
     if isinstance(error, SkippedError):
         return Skipped(name=name, status="SKIP", reason=str(error))
     if isinstance(error, RidgelineError):

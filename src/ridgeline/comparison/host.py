@@ -373,7 +373,8 @@ def changed_settings(before: Settings, after: Settings) -> tuple[str, ...]:
 
 
 def _read(get: Callable[[], object]) -> str:
-    """torch raises if its old and its new TF32 switches have both been used."""
+    """Return what a TF32 switch of torch is set to. torch raises if its old and its new switches
+    have both been used."""
     try:
         return str(get())
     except RuntimeError:

@@ -132,7 +132,7 @@ class RemoteHost:
         self._said.close()
 
     def printed_lines(self) -> int:
-        """How much the workloads printed so far."""
+        """Return how many lines the workloads have printed so far."""
         self._said.seek(0)
         return sum(chunk.count(b"\n") for chunk in iter(lambda: self._said.read(1 << 20), b""))
 
@@ -159,7 +159,7 @@ class RemoteHost:
         return msgspec.convert(answer.value, _ANSWERS.get(method, NoneType))
 
     def _answer(self) -> Answer:
-        """The next answer. A sign of life (a call came back) starts the wait anew."""
+        """Return the next answer. A sign of life (a call came back) starts the wait anew."""
         deadline = monotonic() + (self._timeout_s if self._ready else START_TIMEOUT_S)
         while True:
             line, newline, rest = self._buffer.partition(b"\n")

@@ -1,4 +1,4 @@
-"""From rounds to a verdict on each candidate: the record that everything is printed from."""
+"""Turns rounds into a verdict on each candidate: the record that everything is printed from."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -60,7 +60,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 
     @property
     def doubtful(self) -> frozenset[tuple[Quantity, str]]:
-        """The ceilings that may not be used until they are measured again."""
+        """Return the ceilings that may not be used until they are measured again."""
         return frozenset(self.disturbed) | frozenset(self.exceeded)
 
     def marked(self) -> tuple[Ceiling, ...]:

@@ -185,7 +185,7 @@ class BestProduct(Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """The time of one product."""
+        """Return the time of one product."""
         return 2.0 * self.size**3 / self.flop_per_s
 
 

@@ -41,7 +41,7 @@ class ProcessStat(Struct, frozen=True):
     """Clock ticks from the start of the machine to the start of the process. Ids are used again; id
     and start time together identify a process."""
     exit_status: int = 0
-    """As wait() returns it; also 0 if this process may not read it."""
+    """The status as wait() returns it; also 0 if this process may not read it."""
 
 
 class ProcessTree:

@@ -194,7 +194,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     pays: str = ""
     """"at once", "after 1,900 calls", "never", or "" where no warm-up was seen."""
     goal_met: bool | None = None
-    """For the goal asked for; None where it is undecided."""
+    """Whether the goal asked for was reached; None where that is undecided."""
 
     @property
     def deciding(self) -> Estimate:
@@ -329,7 +329,7 @@ class Pair(Struct, frozen=True, kw_only=True, tag=True):
 class PairFolder(Struct, frozen=True, kw_only=True):
     folder: str
     pairs: tuple[Pair | Skipped, ...]
-    """In order of their names; those not reached before Ctrl-C are missing."""
+    """The pairs in order of their names. Pairs that were not reached before Ctrl-C are missing."""
     found: int = 0
     """Pairs in the folder."""
     interrupted: bool = False

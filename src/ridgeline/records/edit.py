@@ -18,7 +18,7 @@ class Keyword(Struct, frozen=True, kw_only=True, tag=True):
     """Its last name: DataLoader, AdamW, autocast."""
     name: str
     value: str
-    """As Python writes it."""
+    """The value as Python writes it."""
     why: str
     positional: tuple[str, ...] = ()
     """What that call takes by position, in order, where its signature was seen; `*` for any number.
@@ -33,7 +33,7 @@ class Insert(Struct, frozen=True, kw_only=True, tag=True):
     line: int
     where: Literal["before", "after"]
     text: str
-    """Not indented; may be several lines."""
+    """The statements, not indented; may be several lines."""
     why: str
 
 
@@ -110,8 +110,9 @@ class Patched(Struct, frozen=True, kw_only=True):
     diff: str
     """Unified; empty where nothing was done."""
     encoding: str = "utf-8"
-    """That of the file: its text in it gives the file's bytes; `utf-8-sig` begins with the mark."""
+    """The file's encoding, in which its text gives the file's bytes; `utf-8-sig` begins with the
+    mark."""
     done: tuple[Edit, ...] = ()
     already: tuple[Edit, ...] = ()
-    """Those that stood there before."""
+    """The edits that stood there before."""
     refused: tuple[Refused, ...] = ()

@@ -11,18 +11,19 @@ class NumaNode(Struct, frozen=True, kw_only=True):
 
     number: int
     cores: tuple[int, ...] = ()
-    """That the program may use, as the system numbers them; two may be threads of one core."""
+    """The cores that the program may use, as the system numbers them; two may be threads of one
+    core."""
     physical: int = 0
-    """Of those, cores that share their arithmetic with no other."""
+    """The number of these that share their arithmetic with no other core."""
 
 
 class Ground(Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     """cpu or cuda"""
     capability: tuple[int, int] = (0, 0)
-    """Of the GPU: 8.0 and later have bfloat16 and TF32 in their tensor cores."""
+    """The GPU's compute capability: 8.0 and later have bfloat16 and TF32 in their tensor cores."""
     cores: int = 1
-    """The program may use."""
+    """The number of cores that the program may use."""
     torch: tuple[int, int] = (2, 6)
     emulated: tuple[str, ...] = ()
     """Types the processor has no instructions for."""
@@ -47,7 +48,7 @@ class Ground(Struct, frozen=True, kw_only=True):
     products_least_share: float | None = None
     """The smallest share of the step that they take."""
     loss_share: float = 0.0
-    """Of the step: softmax and loss over many classes, forward and backward."""
+    """The share of the step that softmax and loss over many classes take, forward and backward."""
     odd_widths: bool = False
     """A product of large matrices has a side that is no multiple of 64."""
     shapes_change: bool = False
@@ -57,21 +58,22 @@ class Ground(Struct, frozen=True, kw_only=True):
     optimizer_share: float | None = None
     """None if the phases of the step are not known."""
     system_share: float | None = None
-    """Of the step: what the system does for the program (pages, files), over all threads."""
+    """The share of the step that the system works for the program (pages, files), over all
+    threads."""
     overhead_share: float = 0.0
     copy_share: float = 0.0
-    """Of the step: copies from the host to the device."""
+    """The share of the step that copies from the host to the device take."""
     copies: float | None = None
-    """From the host to the device, in a traced step; None: not known."""
+    """The copies from the host to the device in a traced step; None: not known."""
     findings: tuple[str, ...] = ()
     """Ids of the rules that found something."""
     variables: dict[str, str] = {}
-    """Of the environment, those of the allow list that are set."""
+    """The environment variables of the allow list that are set."""
     processors: int = 0
-    """Of the machine; 0: not known. `cores` may be fewer."""
+    """The cores of the machine; 0: not known. `cores` may be fewer."""
     nodes: tuple[NumaNode, ...] = ()
-    """Of the machine, those with cores; empty: not known."""
+    """The NUMA nodes of the machine that have cores; empty: not known."""
     gpu_address: str = ""
-    """On the PCI bus, as sysfs names it: 0000:19:00.0."""
+    """The address on the PCI bus, as sysfs names it: 0000:19:00.0."""
     gpu_node: int = -1
     """The node it hangs on; -1: not known."""

@@ -48,7 +48,7 @@ class Attempt(Struct, frozen=True):
 
     @property
     def is_on_the_way(self) -> bool:
-        """Whether it was kept, or kept once: the ratios after it were measured on top of it."""
+        """Whether it was kept, at least once: the ratios after it were measured on top of it."""
         return self.rung.ratio is not None and self.rung.status in ("kept", "dropped")
 
     @property
@@ -91,7 +91,7 @@ class Ladder:
 
     @property
     def path(self) -> tuple[Attempt, ...]:
-        """What was on the way to the end: kept, or kept once and dropped later."""
+        """The attempts on the way to the end: kept, or kept once and dropped later."""
         return tuple(a for a in self.tried if a.is_kept or a.is_on_the_way)
 
     @property

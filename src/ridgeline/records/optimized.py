@@ -154,7 +154,7 @@ class Written(Struct, frozen=True, kw_only=True):
     diff: str = ""
     diff_file: str = ""
     by_hand: tuple[Reason, ...] = ()
-    """For what could not be edited safely: what to write where."""
+    """What to write where, for edits that could not be made safely."""
     notes: tuple[Reason, ...] = ()
     """Names of copies that were taken already."""
     checked: str = ""

@@ -188,7 +188,7 @@ class RunFile(Struct, frozen=True, kw_only=True):
 
 class Window(Struct, frozen=True, kw_only=True):
     kind: Literal["settle", "light", "traced", "memory", "alone"]
-    """In the last window, "alone", the hooks are off or idle."""
+    """The kind of window. In the last one, "alone", the hooks are off or idle."""
     first_step: int
     steps: int = 0
     start_ns: int = 0

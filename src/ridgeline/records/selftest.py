@@ -39,7 +39,8 @@ class Tally(Struct, frozen=True, kw_only=True):
     slower: int
     same: int
     undecided: int
-    """For a t test, which cannot say SAME: all windows that it did not call different."""
+    """The windows without a verdict; for a t test, which cannot say SAME, all that it did not
+    call different."""
     called: Rate
     """For identical code, how often it was called FASTER or SLOWER; for slower code, how often it
     was called SLOWER, that is found."""

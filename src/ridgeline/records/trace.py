@@ -155,7 +155,7 @@ class KernelRow(Struct, frozen=True, kw_only=True):
     op: str = ""
     """The operator that launches it most."""
     tensor_cores: bool | None = None
-    """By its name; None where the name does not tell."""
+    """Whether the kernel's name says so; None where the name does not tell."""
 
 
 class OpRow(Struct, frozen=True, kw_only=True):
@@ -164,7 +164,7 @@ class OpRow(Struct, frozen=True, kw_only=True):
     """Inputs, where the table is by shape."""
     count: int
     host_ns: int
-    """With what it calls."""
+    """The time of the operator and of what it calls."""
     host_self_ns: int
     device_ns: int
     """Device work launched by it or by what it calls."""
@@ -243,7 +243,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     launches: int = 0
     per_step: float | None = None
     median_latency_ns: float | None = None
-    """From the start of a launching call to the start of its work on the device."""
+    """The time from the start of a launching call to the start of its work on the device."""
     p95_latency_ns: float | None = None
     median_call_ns: float | None = None
     linked: float = 1.0
@@ -372,9 +372,9 @@ class RankTime(Struct, frozen=True, kw_only=True):
     compute_ns: int
     communication_ns: int
     wait_ns: int | None = None
-    """In collectives, before the last rank had come."""
+    """The time in collectives before the last rank had come."""
     transfer_ns: int | None = None
-    """In collectives, after it."""
+    """The time in collectives after the last rank had come."""
     exposed_communication_ns: int = 0
     overlap: float = 0.0
     """Share of communication hidden behind compute."""

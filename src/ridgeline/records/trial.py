@@ -92,7 +92,7 @@ class Applied(Struct, frozen=True, kw_only=True, rename={"fix": "change"}):
 
     @property
     def lines(self) -> tuple[tuple[str, int], ...]:
-        """File and line of each target, each line once."""
+        """The file and line of each target, each line once."""
         places = [one.place for one in self.targets if one.place is not None]
         found = [(one.file, one.line) for one in places if one.line is not None]
         return tuple(dict.fromkeys(found))
@@ -111,7 +111,8 @@ class TensorPrint(Struct, frozen=True, kw_only=True):
     name: str
     norm: float
     projection: float
-    """On a direction that is drawn from its name and size: equal tensors have equal projections."""
+    """The tensor projected on a direction that is drawn from its name and size: equal tensors have
+    equal projections."""
     moved: float
     """Norm of its difference from what it was before the first step."""
     numel: int
@@ -214,7 +215,8 @@ class Trial(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
     applied: tuple[Applied, ...] = ()
     not_applied: tuple[NotApplied, ...] = ()
     step_ns: tuple[int, ...] = ()
-    """From the end of one step to the end of the next, by the device's clock if there is one."""
+    """The time from the end of one step to the end of the next, by the device's clock if there is
+    one."""
     samples: tuple[int | None, ...] = ()
     """Samples of the steps in `step_ns`; None if they were not seen."""
     queue: tuple[Queued, ...] = ()
@@ -260,7 +262,7 @@ class Trial(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
     device: str = "cpu"
     compile_s: float = 0.0
     first_step_s: float = 0.0
-    """From the start of the process to the end of its first step."""
+    """The time from the start of the process to the end of its first step."""
     draws: bool = True
     """Whether random numbers were drawn between the model's call and the backward, by dropout or
     the like, or this was not seen."""

@@ -315,7 +315,8 @@ class WaterfallLevel(Struct, frozen=True, kw_only=True):
 
 
 class WaterfallChart(Struct, frozen=True, kw_only=True):
-    """From the baseline down to what was confirmed; below it, what each kept fix still gives."""
+    """Steps from the baseline down to what was confirmed; below them, what each kept fix still
+    gives."""
 
     levels: tuple[WaterfallLevel, ...]
     axis_title: str = ""
@@ -388,4 +389,4 @@ class Report(Struct, frozen=True, kw_only=True):
     """The result's own JSON form."""
     figures: Callable[[], Figures] | None = None
     picture: Callable[[], WaterfallChart] | None = None
-    """For formats that are a picture alone."""
+    """The picture, for formats that are a picture alone."""

@@ -70,7 +70,7 @@ class SourceCall(Struct, frozen=True, kw_only=True):
 
     @property
     def called(self) -> str:
-        """What is called, as written: torch.set_num_threads."""
+        """The function that is called, as written: torch.set_num_threads."""
         return f"{self.on}.{self.name}" if self.on else self.name
 
     def option(self, name: str) -> str:

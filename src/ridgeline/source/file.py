@@ -22,7 +22,7 @@ from ridgeline.records.trace import Place
 MAX_SOURCE_BYTES = 4 * 2**20
 """A larger file is not read: nobody wrote it by hand."""
 CalledLines = Mapping[int, frozenset[str]]
-"""For each line, the names of the functions that it was seen calling."""
+"""The names of the functions that each line was seen calling."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Comprehension = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
 Loop = ast.For | ast.AsyncFor | ast.While

@@ -243,7 +243,7 @@ class _Event(Struct, frozen=True):
     """`maybe` is a write under a condition, `grow` makes larger, `item` reads one item, `put`
     writes one."""
     name: str
-    """With its attributes: h, self.s."""
+    """The name with its attributes: h, self.s."""
     index: str = ""
 
 

@@ -80,7 +80,7 @@ class Ops(Events):
     sequence: Numbers
     """Joins a backward operator to its forward one."""
     forward_thread: Codes
-    """For a backward operator, the thread that ran the forward; else 0 or -1."""
+    """The thread that ran the forward of a backward operator; else 0 or -1."""
     shape: Codes
     info: Codes
 
@@ -133,7 +133,7 @@ class Allocations(Events):
 
     bytes: Numbers
     allocated: Numbers
-    """In use after it, on that device; -1 in traces before 2021."""
+    """The bytes in use after the event, on that device; -1 in traces before 2021."""
     reserved: Numbers
     device: Codes
     device_type: Codes

@@ -253,7 +253,7 @@ def _is_index(tensor: Tensor) -> bool:
     "aten::masked_select", "aten::_unsafe_index", "aten::take_along_dim",
 )  # fmt: skip
 def gather(call: Call) -> Work:
-    """It reads only the rows that it picks, not the whole table."""
+    """Count the rows that are picked, not the whole table."""
     picked = sum(t.nbytes for t in call.outputs)
     return Work(read_bytes=_index_bytes(call) + picked)
 
@@ -261,7 +261,7 @@ def gather(call: Call) -> Work:
 @_movement("aten::index_put", "aten::_index_put_impl", "aten::scatter", "aten::index_copy",
          "aten::index_fill", "aten::put", "aten::masked_scatter")  # fmt: skip
 def scatter(call: Call) -> Work:
-    """In place, it writes only the given rows, not the whole table."""
+    """Count the given rows where they are written in place, not the whole table."""
     source = sum(t.nbytes for t in call.tensors[1:])
     values = max((t.nbytes for t in call.tensors[1:] if not _is_index(t)), default=0)
     return Work(read_bytes=source, written_bytes=values if call.op.endswith("_") else None)

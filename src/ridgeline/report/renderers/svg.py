@@ -27,12 +27,12 @@ class Frame(Struct, frozen=True, kw_only=True):
         return self.left + share * (self.right - self.left)
 
     def y(self, share: float) -> float:
-        """Shares count upwards."""
+        """Return the height of a share; shares count upwards."""
         return self.bottom - share * (self.bottom - self.top)
 
 
 def drawing(width: float, height: float, title: str, described: str, parts: Iterable[str]) -> str:
-    """A picture with words for those who cannot see it."""
+    """Return a picture with words for those who cannot see it."""
     return (
         f'<svg viewBox="0 0 {width:g} {height:g}" role="img" xmlns="http://www.w3.org/2000/svg"'
         f' aria-label="{escape(f"{title}. {described}")}">'

@@ -268,7 +268,7 @@ def _least(kept: Sequence[int], columns: Sequence[Column], natural: Sequence[int
 def _shared_widths(
     kept: Sequence[int], columns: Sequence[Column], natural: Sequence[int], width: int
 ) -> dict[int, int]:
-    """Share what the figures leave among the names, those that need little first."""
+    """Divide the room that the figures leave among the names, those that need little first."""
     most = width if width >= MIN_WIDE_COLUMNS else MAX_NAME_COLUMNS
     widths = {i: natural[i] for i in kept}
     names = sorted((i for i in kept if columns[i].kind in _FLEXIBLE), key=lambda i: natural[i])

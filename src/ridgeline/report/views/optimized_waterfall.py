@@ -24,7 +24,7 @@ class Scale(Struct, frozen=True):
     title: str
     unit: str = ""
     divisor: float = 1.0
-    """From the record's unit to the one that is drawn."""
+    """The factor from the record's unit to the one that is drawn."""
     is_absolute: bool = True
     """Whether the record has the figure itself for every row, not only ratios."""
 

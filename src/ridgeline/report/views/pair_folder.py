@@ -112,7 +112,7 @@ def _pair_name(pair: Pair, candidate: str) -> str:
 
 
 def _pair_table(folder: PairFolder) -> Table:
-    """A row for each pair; where a pair has several candidates, for each of them."""
+    """Return a row for each pair; where a pair has several candidates, for each of them."""
     columns = (
         Column("pair", "name"),
         Column("verdict", "words"),

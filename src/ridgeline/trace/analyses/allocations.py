@@ -133,7 +133,7 @@ class Moment(Struct, frozen=True, kw_only=True):
     op: str = ""
     """The outermost operator, which the program called; in the backward, the autograd node."""
     module: str = ""
-    """Such as GPT_0 / Block_3; known only with stacks, and not in the backward."""
+    """The module path, such as GPT_0 / Block_3; known only with stacks, and not in the backward."""
 
 
 def moment(trace: Trace, at: int, lane: int) -> Moment:

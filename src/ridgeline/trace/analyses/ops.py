@@ -144,7 +144,7 @@ class _GroupedOps(Struct, frozen=True):
 
     rows: Rows
     counted_as: Rows
-    """For each of `rows`, the operator that owns its work; the row itself if there is none."""
+    """The operator that owns the work of each of `rows`; the row itself if there is none."""
     group: Rows
     """The group of each of `rows`."""
     keys: Rows

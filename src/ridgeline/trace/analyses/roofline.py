@@ -65,7 +65,7 @@ class Hint(Struct, frozen=True):
 
 class _Owners(Struct, frozen=True):
     owner: Rows
-    """For each device operation in the window, the operator whose work it does; -1: none."""
+    """The operator whose work each device operation in the window does; -1: none."""
     rows: Rows
     """The rows of these device operations in `trace.device`."""
     results: Results

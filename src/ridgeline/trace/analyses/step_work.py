@@ -39,11 +39,11 @@ class Counted(Struct, frozen=True):
     """Rows of `trace.ops` in the steps."""
     works: tuple[CallWork, ...]
     which: Rows
-    """For each of `rows`, the index into `works`."""
+    """The index into `works` for each of `rows`."""
     tf32: Mask
-    """For each of `rows`, whether its kernels multiply float32 in TF32."""
+    """Whether the kernels of each of `rows` multiply float32 in TF32."""
     state: NDArray[np.int8]
-    """For each of `trace.ops`: NOTHING, OWNS or INSIDE, as `owning` returns."""
+    """NOTHING, OWNS or INSIDE for each of `trace.ops`, as `owning` returns."""
 
     def total(self, values: list[int]) -> float:
         """Return the sum over rows of a number for each of `works`."""

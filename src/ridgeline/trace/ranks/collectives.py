@@ -351,7 +351,7 @@ apart, steps of the same program more."""
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Which collectives of several ranks belong together."""
+    """The collectives of several ranks that belong together."""
 
     table: Table
     """Row i is a collective that at least two ranks show, column r a rank; the value is the row in

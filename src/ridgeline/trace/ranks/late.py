@@ -1,4 +1,4 @@
-"""Which rank the others waited for, and what that rank did meanwhile.
+"""Finds the rank that the others waited for, and what that rank did meanwhile.
 
 An all-reduce inside the backward makes the backward of every rank equally long, so step times hide
 the slow rank. Its arrival at the collective shows it: the time from the arrival of half of the

@@ -12,7 +12,7 @@ from ridgeline.trace.ranks.collectives import FAMILIES, Collectives, Matching, T
 from ridgeline.units import rank_label_list, word_list
 
 MAX_GOOD_RESIDUAL_NS = 50_000
-"""Up to this median residual, the alignment is as good as the times of the kernels."""
+"""The largest median residual at which the alignment is as good as the times of the kernels."""
 MAX_RESIDUAL_NS = 1_000_000
 """Above this median residual, waiting times mean nothing."""
 

@@ -38,9 +38,9 @@ class Stop(IntEnum):
     """Why a decoder stopped. The numbers are those of scanner.c."""
 
     MORE = 0
-    """At the end of the text, or inside an event that goes on beyond it."""
+    """The decoder stopped at the end of the text, or inside an event that goes on beyond it."""
     ODD = 1
-    """At an event it is not sure of."""
+    """The decoder stopped at an event it is not sure of."""
     END = 2
     """After the bracket that closes the events."""
     FULL = 3
