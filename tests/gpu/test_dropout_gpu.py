@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.optimization.judge import WITHOUT_DROPOUT
-from tests.integration.dropout_judged import judged
+from tests.integration.draws_judged import judged
 
 pytestmark = pytest.mark.gpu
 

@@ -3,7 +3,9 @@
 import hashlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -13,11 +15,13 @@ from msgspec.structs import replace
 
 from ridgeline.fixes.catalog.prefetch import DEFAULT_BATCHES_AHEAD
 from ridgeline.fixes.fix import Fix, find_fix
+from ridgeline.harness.capture.launch import IN_A_TRIAL
 from ridgeline.harness.trials.loader_queue import made_ahead
 from ridgeline.harness.trials.trial_process import COMPILED, Outcome, run
+from ridgeline.harness.usercode.child_process import end_leftovers
 from ridgeline.measure.clock import Deadline
 from ridgeline.optimization.kept_trials import KeptTrials
-from ridgeline.optimization.launcher import with_script
+from ridgeline.optimization.launcher import launcher_command, with_script
 from ridgeline.optimization.measure import step_ns
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import SearchCode
@@ -32,6 +36,10 @@ MAX_FACTOR_EXTRA_S = 60.0
 SLOW_START_S = 20.0
 """A trial may take this much longer than twice the baseline's trial, for starting its process.
 Beyond that it counts as hanging."""
+MAX_AT_ONCE = 2
+"""Runs that take place at the same time, where their times serve nothing."""
+MIN_SPARE_CORES = 4
+"""Cores that such runs must leave besides one for each of their processes."""
 MIN_TRIAL_S = 1.0
 """A process is not started if less time is left: it could not even import torch."""
 MAX_STEP_TIME_RATIO = 1.5
@@ -59,6 +67,10 @@ class Bench(Protocol):
     ) -> Outcome:
         """Run a trial under these fixes. With `fresh` it is run now, whatever is known from
         before."""
+
+    def perturbed(self, jitters: Sequence[float]) -> list[Outcome]:
+        """Run the baseline once for each of these perturbations. Its times serve nothing, so that
+        the runs may take place at the same time."""
 
     def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
         """Run another script without fixes; it was written to do what the fixes `like` do."""
@@ -134,7 +146,7 @@ class BudgetedBench:
             draws=draws,
             functions=tuple(edit for one in fixes for edit in self._functions.get(one.fix, ())),
             steps=self._plan.steps + more_steps if timed else self._plan.watch + 1,
-            least_s=self._plan.least_s if timed else 0.0,
+            least_s=self._plan.least_s if timed and not jitter else 0.0,
         )
 
 
@@ -180,6 +192,8 @@ class ProgramBench(BudgetedBench, Bench):
         """Trials that were taken from an earlier call."""
         self.outdated: Reason | None = None
         """Why earlier trials were not reused."""
+        self._on_gpu = False
+        """Whether the baseline works on a GPU, as far as is known."""
         self._checked = False
         """Whether the first earlier trial was run again, to see if the machine is as it was."""
 
@@ -201,7 +215,49 @@ class ProgramBench(BudgetedBench, Bench):
             self.remembered += 1
         if draws == "own" and not jitter:
             self._learn_cost(fixes, outcome)
+        if outcome.trial is not None:
+            self._on_gpu = outcome.trial.device == "cuda"
         return outcome
+
+    def perturbed(self, jitters: Sequence[float]) -> list[Outcome]:
+        if len(jitters) < 2 or not self._has_room():
+            return [self.trial((), jitter=jitter) for jitter in jitters]
+        more_steps = self._feeding.more_steps(())
+        plans = [self._planned((), jitter, "own", more_steps) for jitter in jitters]
+        known = [self._earlier(plan) for plan in plans]
+        folder = self._folder(())
+        names = [f"perturbed-{number}" for number in range(len(plans))]
+        runs = [
+            partial(self._run, plan, folder, name)
+            for plan, name, outcome in zip(plans, names, known, strict=True)
+            if outcome is None
+        ]
+        with ThreadPoolExecutor(MAX_AT_ONCE) as pool:
+            try:
+                fresh = iter([future.result() for future in [pool.submit(run) for run in runs]])
+            except BaseException:
+                for name in names:
+                    end_leftovers(IN_A_TRIAL, str((folder / name).absolute()))
+                raise
+        outcomes = []
+        for plan, earlier in zip(plans, known, strict=True):
+            outcome = earlier if earlier is not None else next(fresh)
+            if earlier is None and outcome.trial is None and not outcome.cut:
+                outcome = self._run(plan, folder)  # both may not fit into the device's memory
+            if earlier is None:
+                self._kept.put(plan, outcome)
+            outcomes.append(outcome)
+        self.taken += len(runs)
+        self.remembered += len(plans) - len(runs)
+        return outcomes
+
+    def _has_room(self) -> bool:
+        """Return whether two runs of the baseline leave the machine cores to spare. Programs that
+        start others are run one at a time: both would open the same port."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        used = MAX_AT_ONCE * (1 + self._feeding.workers)
+        alone = self._on_gpu and not launcher_command(self._target)
+        return alone and cores - used >= MIN_SPARE_CORES
 
     def _earlier(self, plan: Plan) -> Outcome | None:
         """Return a trial of an earlier call. The first one, of the baseline, is run again to see
@@ -242,7 +298,7 @@ class ProgramBench(BudgetedBench, Bench):
         """Return the folder of what was compiled under these fixes."""
         return (self._folder(fixes) / COMPILED).absolute()
 
-    def _run(self, plan: Plan, folder: Path) -> Outcome:
+    def _run(self, plan: Plan, folder: Path, name: str = "trial") -> Outcome:
         """Run a trial within its own time limit, and within what the budget leaves without its
         reserve."""
         limit_s = self._limit_s(plan.fixes)
@@ -252,7 +308,7 @@ class ProgramBench(BudgetedBench, Bench):
             return Outcome(failure=because(code), timed_out=True, cut=True)
         outcome = run(
             self._target, plan, folder, variables=_variables(plan.fixes),
-            timeout_s=min(limit_s, left_s),
+            timeout_s=min(limit_s, left_s), name=name,
         )  # fmt: skip
         if not outcome.timed_out or left_s >= limit_s:
             return outcome

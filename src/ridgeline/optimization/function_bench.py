@@ -5,7 +5,7 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,9 @@ class FunctionBench(BudgetedBench):
         # The latest trial tells what the next one takes: the first one compiles, and imports.
         self._wall_s[fixes_key(fixes)] = wall_s = time.perf_counter() - began
         return Outcome(trial=trial, failure=failure, cut=cut, wall_s=wall_s)
+
+    def perturbed(self, jitters: Sequence[float]) -> list[Outcome]:
+        return [self.trial((), jitter=jitter) for jitter in jitters]
 
     def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
         return Outcome(failure=because(TrialFailure.NO_SCRIPT))

@@ -18,6 +18,7 @@ from ridgeline.records.trial import Asked, Draws, Trial
 
 BASELINE_RUNS = 3
 """Runs of the unperturbed baseline, if there is time."""
+PERTURBED = "baseline, perturbed by one rounding unit"
 ULP = 2.0**-23
 _ROUNDING = {"tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """How far a type rounds. The baseline is also perturbed by this much."""
@@ -26,8 +27,9 @@ MAX_LOSS_DEVIATION = 0.05
 """The first losses of a program that begins the same way each time lie closer than this."""
 MAX_BASELINE_SHARE = 0.25
 """Share of the budget for the baseline. A program that starts slowly gets one repeat less."""
-OTHER_MASKS = "dropout drops others under it"
-NOT_COMPARED = "it could not be compared without dropout in the time that was left"
+OTHER_DRAWS = "other random numbers are drawn under it"
+NOT_COMPARED = "there was no time left to compare it with the same random numbers"
+DRAWN_ALIKE = "compared with compiled code drawing the random numbers that eager code draws"
 WITHOUT_DROPOUT = "compared without dropout, which drops others under it"
 
 
@@ -39,7 +41,9 @@ class Judge:
         self.baseline: list[Trial] = []
         self._postponed: list[float] = []
         """Perturbed runs that are made once a fix that rounds is to be judged."""
-        self._dropout = DropoutJudge(bench, doing)
+        self._draws = DrawsJudge(bench, doing)
+        self._repeats_if_needed = False
+        """Whether the baseline is run again only once results differ from its single run."""
         self._on_trial: Callable[[Outcome], None] = lambda outcome: None
 
     def learn(
@@ -71,14 +75,43 @@ class Judge:
             failure = self._run_baseline(jitter)
         return failure
 
+    def learn_for_proof(
+        self,
+        fixes: Sequence[Candidate],
+        exact: bool,
+        on_trial: Callable[[Outcome], None] = lambda outcome: None,
+    ) -> Reason | None:
+        """Run what judging these fixes needs, once a race has proposed them: the baseline once, and
+        perturbed runs only if one of them rounds. Return why there is nothing to compare with, or
+        None. A repeat of the baseline is run later, if the results differ from its single run."""
+        self._on_trial = on_trial
+        self._repeats_if_needed = True
+        kept = [one.fix for one in fixes]
+        coarse = None if exact else _ROUNDING.get(precision(kept))
+        failure = self._run_baseline(0.0)
+        if failure is not None or alters(kept) != "rounding":
+            return failure
+        jitters = [ULP, *([coarse] if coarse else [])]
+        self._doing(PERTURBED)
+        outcomes = self._bench.perturbed(jitters)
+        failures = [self._note_baseline(*pair) for pair in zip(outcomes, jitters, strict=True)]
+        return next((failure for failure in failures if failure is not None), None)
+
+    def add_repeat(self, trial: Trial) -> None:
+        """Add a run of the unperturbed baseline that a contest has made."""
+        if trial not in self.baseline:
+            self.baseline.append(trial)
+
     def postponed_s(self, fixes: Sequence[Candidate]) -> float:
         """Return what judging these fixes will take besides their own trials."""
         runs = 0 if _alters_nothing(fixes) else len(self._postponed)
         return runs * self._bench.cost_s(())
 
     def _run_baseline(self, jitter: float) -> Reason | None:
-        self._doing("baseline, perturbed by one rounding unit" if jitter else "baseline")
-        outcome = self._bench.trial((), jitter=jitter)
+        self._doing(PERTURBED if jitter else "baseline")
+        return self._note_baseline(self._bench.trial((), jitter=jitter), jitter)
+
+    def _note_baseline(self, outcome: Outcome, jitter: float) -> Reason | None:
         if outcome.cut:
             return because(SearchCode.OUT_OF_TIME if self.baseline else SearchCode.NO_BASELINE_TIME)
         if outcome.trial is None:
@@ -125,25 +158,37 @@ class Judge:
         return None
 
     def compared(self, trial: Trial, fixes: Sequence[Candidate]) -> Parity:
-        """Judge the first trial of a set of fixes, whose dropout may have dropped other
-        elements."""
+        """Judge the first trial of a set of fixes, under which other random numbers may be drawn
+        than in the baseline."""
         while self._postponed and not _alters_nothing(fixes) and self._bench.left_s() > 0:
             self._run_baseline(self._postponed.pop(0))
         parity = self.parity(trial, fixes)
-        draws = any(
-            one.draws and any(step.backwards for step in one.watched) for one in self.baseline
-        )
-        if parity.is_proven or not draws or _alters_nothing(fixes):
+        draws = any(one.draws and one.watched for one in self.baseline)
+        if parity.is_proven:
             return parity
-        return self._dropout.compared(self.baseline, trial, fixes, parity)
+        if not draws or _alters_nothing(fixes):
+            return self.parity(trial, fixes) if self._repeated() else parity
+        return self._draws.compared(self.baseline, trial, fixes, parity)
+
+    def _repeated(self) -> bool:
+        """Return whether the baseline has been run again, because a single run does not show how
+        far the program differs from itself."""
+        alone = sum(not trial.jitter for trial in self.baseline) == 1
+        if not (self._repeats_if_needed and alone):
+            return False
+        has_time = self._bench.cost_s(()) < self._bench.left_s() - self._bench.held_s
+        return has_time and self._run_baseline(0.0) is None
 
 
-class DropoutJudge:
-    """Judges fixes under which dropout may drop other elements: compiled code draws in another
-    order, and so does another layout, and another type or kernel on a GPU draws another mask. The
-    numbers alone would tell nothing. Where they differ, the fixed program gets a trial in which it
-    draws as it did before; if that is not enough, one in which nothing is dropped, against the
-    unchanged program without dropout."""
+class DrawsJudge:
+    """Judges fixes under which the program draws other random numbers, so that its results show
+    nothing. Compiled code draws in another order and moves the generator differently, so that noise
+    in the model, dropout, and whatever the loop draws from the same generator afterwards (batches,
+    noise, shuffles) are others. Another layout, and another type or kernel on a GPU, draw another
+    dropout mask.
+
+    Where the results differ, the fixed program gets a trial in which compiled code draws as eager
+    code does. If that is not enough, the fixed and the unchanged program run without dropout."""
 
     def __init__(self, bench: Bench, doing: Callable[[str], None]) -> None:
         self._bench = bench
@@ -162,10 +207,10 @@ class DropoutJudge:
         fixes: Sequence[Candidate],
         differs: Parity,
     ) -> Parity:
-        """`differs` is the verdict on the trial as it is, which stands if dropout does not explain
-        it. What dropout cannot explain (other data, skipped steps, losses that do not fall) is
-        judged by that trial, too."""
-        loosely = _compared(baseline, trial, fixes, OTHER_MASKS)
+        """`differs` is the verdict on the trial as it is, which stands if random numbers do not
+        explain it. What they cannot explain (skipped steps, losses that do not fall) is judged by
+        that trial, too. Other data are explained only where a model is compiled."""
+        loosely = _compared(baseline, trial, fixes, OTHER_DRAWS, other_data=_compiles(fixes))
         if not loosely.is_proven or not trial.draws:
             return differs
         strictly = self._verdict_on(asked(fixes)) or self._strictly(baseline, fixes)
@@ -187,27 +232,37 @@ class DropoutJudge:
         return next(fitting, None)
 
     def _strictly(self, baseline: Sequence[Trial], fixes: Sequence[Candidate]) -> Parity | None:
-        """Return None if this is impossible, or if there was no time."""
-        rounding = [one.fix for one in fixes if one.fix.alters != "nothing"]
-        compiled = any(fix.slot == "compile" for fix in rounding)
-        alone = all(fix.slot == "compile" for fix in rounding)
-        parity: Parity | None = None
-        if compiled and (alone or baseline[0].device == "cpu") and self._has_time(fixes, 0):
-            parity = self._with_draws("eager", baseline, fixes)
+        """Return the verdict on trials that draw the same random numbers; None if this is
+        impossible, or if there was no time."""
+        alone = all(one.fix.slot == "compile" or one.fix.alters == "nothing" for one in fixes)
+        compiled = _compiles(fixes)
+        # What rounds on a GPU draws another dropout mask, however the compiled code draws.
+        eager_first = compiled and (alone or baseline[0].device == "cpu" or self._impossible)
+        parity = self._drawn_as_eager(baseline, fixes) if eager_first else None
         if parity is not None and parity.is_proven:
             return parity
-        if self._impossible or not self._run_without_dropout(baseline, fixes):
-            return parity
-        without = self._with_draws("none", self._baseline, fixes)
-        if without is None:
-            return parity
-        return replace(without, why=f"{without.why}; {WITHOUT_DROPOUT}")
+        if not self._impossible and self._run_without_dropout(baseline, fixes):
+            without = self._with_draws("none", self._baseline, fixes, WITHOUT_DROPOUT)
+            return without or parity
+        if self._impossible and compiled and not eager_first:  # it draws, and has no dropout
+            return self._drawn_as_eager(baseline, fixes)
+        return parity
+
+    def _drawn_as_eager(
+        self, baseline: Sequence[Trial], fixes: Sequence[Candidate]
+    ) -> Parity | None:
+        if not self._has_time(fixes, 0):
+            return None
+        return self._with_draws("eager", baseline, fixes, DRAWN_ALIKE)
 
     def _with_draws(
-        self, draws: Draws, baseline: Sequence[Trial], fixes: Sequence[Candidate]
+        self, draws: Draws, baseline: Sequence[Trial], fixes: Sequence[Candidate], how: str
     ) -> Parity | None:
         trial = self._bench.trial(asked(fixes), draws=draws).trial
-        return _compared(baseline, trial, fixes) if trial is not None else None
+        if trial is None:
+            return None
+        parity = _compared(baseline, trial, fixes)
+        return replace(parity, why=f"{parity.why}; {how}")
 
     def _run_without_dropout(self, baseline: Sequence[Trial], fixes: Sequence[Candidate]) -> bool:
         """Run the unchanged program without dropout, unperturbed and perturbed as the baseline was.
@@ -235,11 +290,16 @@ def _alters_nothing(fixes: Sequence[Candidate]) -> bool:
     return all(one.fix.alters == "nothing" for one in fixes)
 
 
+def _compiles(fixes: Sequence[Candidate]) -> bool:
+    return any(one.fix.slot == "compile" for one in fixes)
+
+
 def _compared(
     baseline: Sequence[Trial],
     trials: Trial | Sequence[Trial],
     candidates: Sequence[Candidate],
     redrawn: str = "",
+    other_data: bool = False,
 ) -> Parity:
     fixes = [one.fix for one in candidates]
-    return compare(baseline, trials, alters(fixes), precision(fixes), redrawn)
+    return compare(baseline, trials, alters(fixes), precision(fixes), redrawn, other_data)

@@ -21,7 +21,7 @@ from ridgeline.optimization.launcher import script_of
 from ridgeline.records.run import Target
 from ridgeline.records.trial import Plan
 
-RECORD_VERSION = "7"
+RECORD_VERSION = "8"
 """Changes whenever a trial notes something new, so that older trials are not used."""
 MAX_SOURCE_FILES = 2_000
 _SKIPPED = {"__pycache__", "node_modules", "site-packages"}

@@ -1,6 +1,7 @@
 """Proves what was kept: each fix is left out once, the whole is measured against the unchanged
 program in fresh processes, and a larger batch is tried apart."""
 
+import math
 from collections.abc import Sequence
 
 from ridgeline.optimization.candidates import Candidate
@@ -63,7 +64,7 @@ def _why_useless(search: Search, one: Candidate, result: Contest) -> Reason | No
     rung, again = search.rungs[one], result.ratio
     assert again is not None
     first = rung.ratio if not rung.together else None
-    if result.outcome in ("SAME", "SLOWER") or again.value < 1 + MIN_LOG_GAIN:
+    if result.outcome in ("SAME", "SLOWER") or math.log(again.value) < MIN_LOG_GAIN:
         return because(SearchCode.REDUNDANT, cause=result.reason)
     if first is not None and is_doubtful(first) and not is_confirmed(first, again):
         return because_of_ratio(SearchCode.NOT_REPEATED, again)
@@ -86,7 +87,7 @@ def confirm(search: Search) -> Total | None:
         return None
     search.doing("all kept fixes together, against the baseline")
     total = _total(search, search.kept, search.measure)
-    if total is None or total.confirmed or total.ratio.value >= 1 + MIN_LOG_GAIN:
+    if total is None or total.confirmed or math.log(total.ratio.value) >= MIN_LOG_GAIN:
         return total
     reason = because_of_ratio(SearchCode.NOT_CONFIRMED, total.ratio)
     for one in search.kept:

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 
 from msgspec.structs import replace
@@ -56,6 +56,10 @@ class FakeBench:
         self.drops: set[str] = set()
         """Changes under which dropout drops others; compiled ones, unless they draw as eager code,
         or it drops none."""
+        self.redraws_data: set[str] = set()
+        """Compilers under which the loop draws other batches, unless they draw as eager code."""
+        self.other_data: set[str] = set()
+        """Fixes under which the batches are others, whatever is drawn."""
         self.draws = True
         self.undropped: int | None = 100
         """Elements that dropout is asked for."""
@@ -65,6 +69,8 @@ class FakeBench:
         """Changes under which losses differ where nothing is dropped."""
         self.asked: list[tuple[frozenset[str], Draws, float]] = []
         self.device = "cpu"
+        self.noise = 0.0
+        """How far two runs of the baseline lie apart, and a run under fixes from the first."""
         self.joules: float | None = None
 
     def trial(
@@ -90,8 +96,11 @@ class FakeBench:
         off = 0.3 if done & self.moves else 1e-7 if jitter or done else 0.0
         if (done & self.drops and dropped) or (done & self.moves_undropped and draws == "none"):
             off = 0.02
+        off += self.noise * (len(self.asked) - 1)
+        redrawn = bool(done & self.other_data or (draws == "own" and done & self.redraws_data))
+        off = 0.02 if redrawn else off
         batch = next((int(c.options.get("factor", 1)) for c in fixes if "batch" in c.fix), 1)
-        found = self._computed(names, done, steps, jitter, off, batch)
+        found = self._computed(names, done, steps, jitter, off, batch, redrawn)
         less = 2 if done & self.drops_less else 1
         undropped = self.undropped // less if self.undropped and draws == "none" else self.undropped
         return Outcome(
@@ -111,12 +120,13 @@ class FakeBench:
         jitter: float,
         off: float,
         batch: int,
+        redrawn: bool,
     ) -> Trial:
         watched = tuple(
             WatchedStep(
                 loss=(2.0 - 0.05 * i) * (1 + off * (i + 1)), gradient_norm=1.0 + 0.1 * i,
                 gradients=4, applied=not (done & self.skips and i % 2), samples=16,
-                batch_sum=float(i), forwards=1, backwards=1, learning_rate=0.1,
+                batch_sum=i * (1.5 if redrawn else 1.0), forwards=1, backwards=1, learning_rate=0.1,
             )
             for i in range(8)
         )  # fmt: skip
@@ -137,6 +147,9 @@ class FakeBench:
             compile_s=sum(self.compiles.get(name, 0.0) for name in done),
             jitter=jitter,
         )
+
+    def perturbed(self, jitters: Sequence[float]) -> list[Outcome]:
+        return [self.trial((), jitter=jitter) for jitter in jitters]
 
     def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
         return self.trial(())

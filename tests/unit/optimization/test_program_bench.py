@@ -44,11 +44,19 @@ class Runs:
         self.homes: list[Path] = []
         self.walls: dict[str, float] = {}
         self.plain = 2.0
+        self.device = "cpu"
+        self.names: list[str] = []
+        self.failing: set[str] = set()
+        """Names of trials that fail."""
 
     def __call__(
         self, target: Target, plan: Plan, home: Path, *,
         variables: Mapping[str, str] | None = None, timeout_s: float = 900.0,
+        name: str = "trial",
     ) -> Outcome:  # fmt: skip
+        self.names.append(name)
+        if name in self.failing:
+            return Outcome(failure=because(TrialFailure.RAISED, error="out of memory"))
         self.plans.append(plan)
         self.limits.append(timeout_s)
         self.homes.append(home)
@@ -56,7 +64,9 @@ class Runs:
         if wall > timeout_s:
             failure = because(TrialFailure.TIMED_OUT, limit_s=timeout_s, step=None)
             return Outcome(failure=failure, wall_s=timeout_s, timed_out=True)
-        return Outcome(trial=Trial(step_ns=(1,) * 9), wall_s=wall)
+        return Outcome(
+            trial=Trial(step_ns=(1,) * 9, jitter=plan.jitter, device=self.device), wall_s=wall
+        )
 
 
 @pytest.fixture
@@ -287,3 +297,32 @@ def test_a_trial_is_longer_where_more_is_made_ahead(runs: Runs, tmp_path: Path) 
     assert [plan.steps for plan in runs.plans] == [80, 80, 80 + 32 - 16, 80 + 64 - 16]
     bench.by_itself("optimized_train.py", (four, eight))
     assert runs.plans[-1].steps == 128
+
+
+def test_perturbed_runs_share_the_time_where_a_gpu_has_cores_to_spare(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    for device, names in (("cpu", {"trial"}), ("cuda", {"perturbed-0", "perturbed-1"})):
+        runs.device = device
+        bench = made(tmp_path / device)
+        bench.trial(())
+        runs.names.clear()
+        trials = [outcome.trial for outcome in bench.perturbed((1e-7, 4e-3))]
+        assert [trial is not None and trial.jitter for trial in trials] == [1e-7, 4e-3]
+        assert set(runs.names) == names
+        assert bench.taken == 3
+
+
+def test_a_perturbed_run_that_fails_beside_another_is_run_again_alone(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes may not fit into the memory of a device."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    runs.device = "cuda"
+    bench = made(tmp_path)
+    bench.trial(())
+    runs.names.clear()
+    runs.failing.add("perturbed-1")
+    assert all(outcome.trial is not None for outcome in bench.perturbed((1e-7, 4e-3)))
+    assert sorted(runs.names) == ["perturbed-0", "perturbed-1", "trial"]

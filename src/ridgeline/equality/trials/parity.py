@@ -55,11 +55,13 @@ def compare(
     alters: Alters,
     precision: str = "float32",
     redrawn: str = "",
+    redraws_data: bool = False,
 ) -> Parity:
     """Compare the trials. `baseline` has repeats of the unchanged program; those with a jitter are
     perturbed runs, which show what rounding alone does to it. If there are several trials of the
     candidate, the worst counts. `precision` is the lowest that the changed program computes in.
-    `redrawn` says why its losses cannot equal the baseline's although its data do."""
+    `redrawn` says why its losses cannot equal the baseline's although its data do; with
+    `redraws_data` its data cannot either."""
     repeats = [_with_program_names(trial) for trial in baseline if trial.jitter == 0]
     given = [candidate] if isinstance(candidate, Trial) else candidate
     candidates = [_with_program_names(trial) for trial in given]
@@ -77,7 +79,7 @@ def compare(
         perturbed = [until_other_token(base, trial) for trial in perturbed]
     band = band_of(repeats, perturbed, alters, precision)
     answers = [
-        _compare_trial(repeats, perturbed, trial, alters, band, redrawn, tokens)
+        _compare_trial(repeats, perturbed, trial, alters, band, redrawn, redraws_data, tokens)
         for trial, tokens in zip(candidates, written, strict=True)
     ]
     return max(answers, key=lambda parity: _ORDER.index(parity.equality))
@@ -90,6 +92,7 @@ def _compare_trial(
     alters: Alters,
     band: Band,
     redrawn: str,
+    redraws_data: bool,
     tokens: Sequence[Check],
 ) -> Parity:
     base = repeats[0]
@@ -103,8 +106,8 @@ def _compare_trial(
         base = replace(base, watched=base.watched[: other.steps])
         repeats = [base, *repeats[1:]]
     missing = list(_find_missing(repeats, candidate, band))
-    other_data = _why_other_data(repeats, candidate, band)
-    missing += [why for why in (other_data, redrawn) if why]
+    other_data = _why_other_data(repeats, candidate, band) or (redrawn if redraws_data else "")
+    missing += dict.fromkeys(why for why in (other_data, redrawn) if why)
     check, note = check_finite(base, candidate)
     checks = [*tokens, check, *check_counts(base, candidate)]
     cached = gets_new_tokens_alone(base, candidate)

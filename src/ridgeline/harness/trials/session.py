@@ -88,6 +88,11 @@ class TrialSession(Session):
             self._awaited = module
         return token
 
+    def call_ends(self, token: Any) -> None:
+        if token is not None and not (self.progress.off or self.watch.over):
+            self._apart(self.watch.call_ended)
+        super().call_ends(token)
+
     def _can_run_operators(self) -> bool:
         """Return False: a trial does not check gradients, because the check would be timed."""
         return False

@@ -59,11 +59,12 @@ def run(
     *,
     variables: Mapping[str, str] | None = None,
     timeout_s: float = 900.0,
+    name: str = "trial",
 ) -> Outcome:
     """Run a trial of the program. `home` is made, and keeps what the trial compiled, so that a
-    second trial there starts faster."""
+    second trial there starts faster. Trials that run there at the same time have other names."""
     home.mkdir(parents=True, exist_ok=True)
-    directory = home / "trial"
+    directory = home / name
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     (directory / PLAN).write_bytes(msgspec.json.encode(plan))

@@ -50,8 +50,8 @@ class Watch:
         self.peak_bytes = 0
         """The peak up to the latest work of ours: of the device, else of the process."""
         self.draws: bool | None = None
-        """Whether random numbers were drawn between the model's call and the backward, in one of
-        the steps; None: not seen."""
+        """Whether random numbers were drawn in a model's call, or between the last call and the
+        backward, in one of the steps; None: not seen."""
         self.later = LaterSteps(torch, self._work)
         self.undropped: int | None = None
         """See Trial.undropped."""
@@ -114,7 +114,17 @@ class Watch:
                 self._summed_at = self._backwards
                 total = self._work.run(lambda: float(data.detach().double().sum()))
                 self._batch_sum = total + (self._batch_sum or 0.0)
-        self._generators = generators(self._torch)
+        self._generators = () if self.draws else generators(self._torch)
+
+    def call_ended(self) -> None:
+        """Note the end of the call that `call` has noted."""
+        if not self.over:
+            self._note_draws()
+
+    def _note_draws(self) -> None:
+        now = generators(self._torch) if self._generators and not self.draws else ()
+        if now and len(now) == len(self._generators):
+            self.draws = not all(map(self._torch.equal, now, self._generators))
 
     def _keep_first(self, module: Any, args: Any, kwargs: Any) -> None:
         try:
@@ -158,9 +168,7 @@ class Watch:
     def backward(self, tensors: Any) -> None:
         if self.over:
             return
-        now = generators(self._torch) if not self.draws else ()
-        if now and len(now) == len(self._generators):
-            self.draws = not all(map(self._torch.equal, now, self._generators))
+        self._note_draws()
         self._backwards += 1
         first = tensors[0] if isinstance(tensors, tuple | list) and tensors else tensors
         if isinstance(first, self._torch.Tensor) and first.numel() == 1:

@@ -1,4 +1,5 @@
-"""A program with dropout, under a change with which it drops others, judged as a search does."""
+"""A program that draws random numbers, under a fix with which it draws others, judged as a search
+does."""
 
 import math
 from pathlib import Path
@@ -48,11 +49,12 @@ class Judged(Struct, frozen=True):
     trials: int
 
 
-def judged(home: Path, *fixes: str, program: str = PROGRAM) -> Judged:
+def judged(home: Path, *fixes: str, program: str = PROGRAM, trains: bool = True) -> Judged:
     script = home / "program.py"
     script.write_text(program)
     target = Target(kind="script", name=str(script), arguments=())
-    bench = ProgramBench(target, home / "trials", Plan(steps=20), deadline=Deadline(math.inf))
+    plan = Plan(steps=20, trains=trains)
+    bench = ProgramBench(target, home / "trials", plan, deadline=Deadline(math.inf))
     judge = Judge(bench, STEP, lambda text: None)
     on = [Candidate(fix=find_fix(name).fix) for name in fixes]
     assert judge.learn(on, False, lambda found: None) is None

@@ -1,4 +1,4 @@
-"""Changes under which dropout drops others."""
+"""Fixes under which other random numbers are drawn: by dropout, and by the whole program."""
 
 import pytest
 
@@ -122,3 +122,53 @@ def test_on_a_gpu_what_is_compiled_and_rounds_is_not_first_drawn_as_before(devic
     both = {draws for names, draws, _ in bench.asked if names == {"compile", "half"}}
     assert both >= {"own", "none" if device == "cuda" else "eager"}
     assert ("eager" in both) == (device == "cpu")
+
+
+COMPILE = candidate("compile", slot="compile")
+
+
+def redrawing(**factors: float) -> FakeBench:
+    """A program without dropout that draws its batches from the generator."""
+    bench = FakeBench(times(**factors))
+    bench.redraws_data.add("compile")
+    bench.undropped = 0
+    return bench
+
+
+def test_a_compiled_program_that_draws_its_batches_is_compared_as_eager_code_draws() -> None:
+    bench = redrawing(compile=2.0)
+    found = climbed(bench, COMPILE)
+    assert statuses(found) == {"compile": "kept"}
+    assert found.total is not None
+    assert found.total.parity.equality == "equal"
+    assert [draws for names, draws, _ in bench.asked if draws != "own"] == ["eager"]
+
+
+def test_a_compiled_program_that_trains_on_other_data_is_caught() -> None:
+    bench = redrawing(compile=2.0)
+    bench.other_data.add("compile")
+    assert statuses(climbed(bench, COMPILE)) == {"compile": "rejected"}
+
+
+def test_other_data_without_a_compiler_are_not_explained_by_random_numbers() -> None:
+    bench = redrawing(half=2.0)
+    bench.other_data.add("half")
+    assert statuses(climbed(bench, HALF)) == {"half": "rejected"}
+    assert all(draws == "own" for _, draws, _ in bench.asked)
+
+
+def test_on_a_gpu_what_also_rounds_is_drawn_as_eager_code_draws_once_no_dropout_is_known() -> None:
+    bench = redrawing(compile=2.0, half=1.5)
+    bench.device = "cuda"
+    found = climbed(bench, COMPILE, HALF)
+    assert statuses(found) == {"compile": "kept", "half": "kept"}
+    both = [draws for names, draws, _ in bench.asked if names == {"compile", "half"}]
+    assert "eager" in both
+    assert "none" not in both
+
+
+def test_a_program_that_draws_nothing_is_not_compared_again() -> None:
+    bench = redrawing(compile=2.0)
+    bench.draws = False
+    assert statuses(climbed(bench, COMPILE)) == {"compile": "rejected"}
+    assert all(draws == "own" for _, draws, _ in bench.asked)
