@@ -212,6 +212,139 @@ if __name__ == "__main__":
 """
 
 
+IMAGES = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+        self.head = nn.Linear(128, 3)
+
+    def forward(self, x, labels=None):
+        logits = self.head(self.features(x).flatten(1))
+        if labels is None:
+            return logits
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+torch.manual_seed(0)
+rows = [{"x": torch.randn(3, 8, 8), "labels": i % 3} for i in range(160)]
+"""
+PREPARES = """\
+import argparse
+
+import torch
+from accelerate import Accelerator
+from images import Net, rows
+from torch.utils.data import DataLoader
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mixed_precision", default="no")
+    args = parser.parse_args()
+    accelerator = Accelerator(cpu=True, mixed_precision=args.mixed_precision)
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    loader = DataLoader(rows, batch_size=4, shuffle=True)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    model.train()
+    for epoch in range(2):
+        for batch in loader:
+            loss = model(**batch)["loss"]
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    main()
+"""
+SETS_UP = """\
+import lightning as L
+import torch
+from images import Net, rows
+from torch.utils.data import DataLoader
+
+fabric = L.Fabric(accelerator="cpu", devices=1)
+fabric.seed_everything(0, verbose=False)
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model, optimizer = fabric.setup(model, optimizer)
+loader = fabric.setup_dataloaders(DataLoader(rows, batch_size=4, shuffle=True))
+for epoch in range(2):
+    for batch in loader:
+        optimizer.zero_grad()
+        loss = model(**batch)["loss"]
+        fabric.backward(loss)
+        optimizer.step()
+"""
+INLINE = f"""\
+from images import Net, rows
+from transformers import Trainer, TrainingArguments
+
+SETTINGS = dict(output_dir="out", per_device_train_batch_size=4, optim="adamw_torch")
+QUIET = dict({QUIET})
+
+
+def main():
+    training_args = TrainingArguments(**SETTINGS, **QUIET)
+    trainer = Trainer(model=Net(), args=training_args, train_dataset=rows)
+    trainer.train()
+
+
+main()
+"""
+TYPES_PRECISION = """\
+import argparse
+
+import lightning as L
+from task import Data, Task
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--precision", default="32-true")
+options = parser.parse_args()
+L.seed_everything(0, verbose=False)
+quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False)
+trainer = L.Trainer(max_epochs=1, accelerator="cpu", precision=options.precision, **quiet)
+trainer.fit(Task(width=32), datamodule=Data())
+"""
+PARALLEL = """\
+import torch
+from images import Net, rows
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+def train(loader, model, criterion, optimizer):
+    model.train()
+    for batch in loader:
+        images, target = batch["x"], batch["labels"]
+        output = model(images)
+        loss = criterion(output, target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def main():
+    model = Net()
+    model = torch.nn.DataParallel(model).to("cpu")
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    loader = DataLoader(rows, batch_size=4, shuffle=True)
+    for epoch in range(2):
+        train(loader, model, criterion, optimizer)
+
+
+main()
+"""
+
+
 class Ran(Struct, frozen=True):
     plain: Trial
     tried: Trial
@@ -309,8 +442,8 @@ def test_arguments_of_another_file_get_it_in_their_mapping(tmp_path: Path) -> No
     """And SGD, which TrainingArguments fuses under no name, is left, with what to write."""
     fixes = ("loader-workers", "fused-optimizer", "autocast")
     ran = _ran(tmp_path, *fixes, train=MAPPED, settings=SETTINGS)
-    assert '    more = {**more, "dataloader_num_workers": 2}\n' in ran.texts["settings.py"]
-    assert '    more = {**more, "bf16": True}\n' in ran.texts["settings.py"]
+    whole = '**{**more, "dataloader_num_workers": 2, "bf16": True})'
+    assert whole in ran.texts["settings.py"]
     assert 'optim="sgd"' in ran.texts["settings.py"]
     fused = because(ByHand.OPTIMIZER_CLASS, optimizer="SGD", option="fused", value=True)
     assert ran.by_hand == (fused,)
@@ -345,3 +478,60 @@ def test_lightning_that_clips_gets_its_step_in_autocast_for_the_fused_update_s_s
     _computes_what_was_tried(ran)
     _in_sixteen_bits(ran)
     assert [one.options.get("fused") for one in ran.seen.optimizers] == ["True"]
+
+
+def test_an_accelerator_is_told_its_precision_and_the_rest_stands_at_the_programs_own_lines(
+    tmp_path: Path,
+) -> None:
+    fixes = ("loader-workers", "fused-optimizer", "channels-last", "autocast")
+    ran = _ran(tmp_path, *fixes, train=PREPARES, images=IMAGES)
+    assert ran.by_hand == ()
+    text = ran.texts["train.py"]
+    assert 'Accelerator(cpu=True, mixed_precision="bf16")' in text
+    assert "shuffle=True, num_workers=2)" in text
+    assert "lr=1e-3, fused=True)" in text
+    assert "torch.autocast" not in text
+    _computes_what_was_tried(ran)
+    _in_sixteen_bits(ran)
+    assert {one.workers for one in ran.seen.loaders} == {2}
+    assert [one.options.get("fused") for one in ran.seen.optimizers] == ["True"]
+
+
+def test_fabric_is_told_its_precision(tmp_path: Path) -> None:
+    ran = _ran(tmp_path, "channels-last", "autocast", train=SETS_UP, images=IMAGES)
+    assert ran.by_hand == ()
+    assert 'devices=1, precision="bf16-mixed")' in ran.texts["train.py"]
+    assert "torch.autocast" not in ran.texts["train.py"]
+    _computes_what_was_tried(ran)
+    _in_sixteen_bits(ran)
+
+
+def test_a_model_that_is_made_in_the_trainers_call_gets_a_name_before_it(tmp_path: Path) -> None:
+    """And arguments from two mappings are made anew."""
+    ran = _ran(tmp_path, "channels-last", "autocast", train=INLINE, images=IMAGES)
+    assert ran.by_hand == ()
+    text = ran.texts["train.py"]
+    assert "    model = Net()\n    model.to(memory_format=torch.channels_last)\n" in text
+    assert "dataclasses.replace(training_args, bf16=True)" in text
+    assert "Trainer(model=model, args=training_args" in text
+    _computes_what_was_tried(ran)
+    _in_sixteen_bits(ran)
+
+
+def test_a_precision_that_is_typed_is_written_in_its_place(tmp_path: Path) -> None:
+    ran = _ran(tmp_path, "autocast", train=TYPES_PRECISION, task=TASK)
+    assert ran.by_hand == ()
+    assert 'precision="bf16-mixed", **quiet)' in ran.texts["train.py"]
+    _computes_what_was_tried(ran)
+    _in_sixteen_bits(ran)
+
+
+@pytest.mark.compiles
+def test_a_model_in_data_parallel_is_compiled_and_laid_out_inside_it(tmp_path: Path) -> None:
+    ran = _ran(tmp_path, "channels-last", "compile", train=PARALLEL, images=IMAGES)
+    assert ran.by_hand == ()
+    assert "    model.module.to(memory_format=torch.channels_last)\n" in ran.texts["train.py"]
+    assert "    model.module.compile()\n" in ran.texts["train.py"]
+    _computes_what_was_tried(ran)
+    assert ran.copy.compile_s > 0
+    assert ran.plain.compile_s == 0

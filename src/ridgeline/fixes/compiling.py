@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+from msgspec.structs import replace
+
 from ridgeline.fixes.fix import Source, speedup_without
 from ridgeline.fixes.model_edits import Facts, after_made, before_call
 from ridgeline.fixes.model_forward import rewrap_compiled
@@ -92,10 +94,22 @@ def compile_whole(program: Program, fix: str, options: Options) -> None:
             return reason
         compile_in_place(program.torch, model.inner, options)
         rewrap_compiled(model.inner)
-        mode = str(options.get("mode", ""))
-        return because(Done.COMPILED, model=model.name, arguments=_arguments(options), mode=mode)
+        mode, arguments = str(options.get("mode", "")), _arguments(options)
+        done = because(Done.COMPILED, model=model.name, arguments=arguments, mode=mode)
+        off = _tf32_is_off(program)
+        return replace(done, facts={**done.facts, "tf32": False}) if off else done
 
     program.on_model(fix, build)
+
+
+def _tf32_is_off(program: Program) -> bool:
+    """Return whether a GPU's products run in full float32. A framework that turns TF32 on where it
+    compiles is then told not to."""
+    try:
+        precision = program.torch.get_float32_matmul_precision()
+    except RuntimeError:  # set through torch's newer names
+        return False
+    return program.device == "cuda" and precision == "highest"
 
 
 def compile_with_graphs(program: Program, fix: str, mode: str, *, graphs: bool = True) -> None:

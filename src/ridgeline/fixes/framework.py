@@ -1,9 +1,9 @@
-"""Fixes of a program whose loop is a framework's, written as arguments of its own settings in the
-user's script: `TrainingArguments(bf16=True)`, `Trainer(precision="bf16-mixed")`.
+"""Fixes of a program whose loop or model is a framework's, written as arguments of its own settings
+in the user's script: `TrainingArguments(bf16=True)`, `Trainer(precision="bf16-mixed")`,
+`Accelerator(mixed_precision="bf16")`.
 
-If those are made from a mapping, the mapping gets the argument: `options = {**options, "bf16":
-True}`. If Hugging Face's come from a parser or another place, they are made anew before the trainer
-gets them: `args = dataclasses.replace(args, bf16=True)`.
+If Hugging Face's settings come from a parser or another place, they are made anew before the
+trainer gets them: `args = dataclasses.replace(args, bf16=True)`.
 
 Which framework a line belongs to follows from the names that the program's files import from it,
 through classes of its own, and from the call that makes the trainer.
@@ -22,12 +22,12 @@ from msgspec.structs import replace
 from ridgeline.fixes.catalog import persistent_workers
 from ridgeline.fixes.fix import EditByHand, Source, find_fix
 from ridgeline.fixes.model_edits import autocast_header
-from ridgeline.records.edit import Edit, Import, Insert, Keyword, Within
+from ridgeline.records.edit import Edit, Import, Insert, Keyword, Replace, Within
 from ridgeline.records.facts import Fact, Place
 from ridgeline.records.reason_codes import ByHand
 from ridgeline.records.trial import Applied
 from ridgeline.source.file import Function, SourceFile, calls_in, dotted_name, last_name, parsed
-from ridgeline.source.program import program_files
+from ridgeline.source.program import ProgramTexts, program_files
 
 Framework = Literal["hugging face", "lightning"]
 _GROUPS_MADE_BY_PROGRAM = ("loader", "optimizer")
@@ -40,8 +40,12 @@ its lower precisions, even in bfloat16, where nothing is scaled."""
 
 
 _HUGGING_FACE = ("transformers", "trl", "sentence_transformers", "setfit")
-_LIGHTNING = ("lightning", "pytorch_lightning")
+_LIGHTNING = ("lightning", "pytorch_lightning", "lightning_fabric")
+_ACCELERATE = ("accelerate",)
+_MODULES_OF_ALL = (*_HUGGING_FACE, *_LIGHTNING, *_ACCELERATE)
 _STARTS: dict[str, Framework] = {"train": "hugging face", "fit": "lightning"}
+_PARSERS = ("HfArgumentParser(", "TrlParser(")
+"""Calls that make TrainingArguments from the command line."""
 _MODULES = ("LightningModule", "LightningDataModule")
 _NO_ARGUMENTS = ("ModelConfig", "ScriptArguments")
 """Configurations of trl that are not TrainingArguments, as its other ones are."""
@@ -54,16 +58,24 @@ class Setting(Struct, frozen=True, kw_only=True):
     value: str
     """The value as Python writes it."""
     why: str
+    keeps_tf32_off: bool = False
+    """Whether TF32 was off in the trial, and the framework would turn it on with this argument."""
 
     @property
     def argument(self) -> str:
         return f"{self.name}={self.value}"
+
+    @property
+    def flag(self) -> str:
+        """The argument as it is typed for a parser that makes TrainingArguments."""
+        return f"--{self.name} {ast.literal_eval(self.value)}"
 
 
 _PRODUCTS = "products on tensor cores"
 _HUGGING_FACE_SETTINGS = {
     "autocast": ("bf16", "True", _PRODUCTS),
     "autocast-fp16": ("fp16", "True", _PRODUCTS),
+    "tf32": ("tf32", "True", "tensor cores for float32 products"),
     "compile": ("torch_compile", "True", "fuses operators and leaves Python out"),
     "compile-reduce-overhead": ("torch_compile_mode", "{mode}", "one launch for many kernels"),
     "compile-max-autotune": ("torch_compile_mode", "{mode}", "products chosen by timing"),
@@ -82,12 +94,23 @@ _HUGGING_FACE_SETTINGS = {
         "larger steps; the learning rate is as it was",
     ),
 }  # fmt: skip
+"""By the id of a fix: the argument, its value and why. A value in braces is a fact of the target.
+"""
 _LIGHTNING_SETTINGS = {
     "autocast": ("precision", '"bf16-mixed"', _PRODUCTS),
     "autocast-fp16": ("precision", '"16-mixed"', _PRODUCTS),
 }
-"""By the id of a fix: the argument, its value and why. A value in braces is a fact of the target.
-"""
+_TF32_OFF = "beside torch_compile the Trainer would turn TF32 on, which was not measured"
+_SET_UP_SETTINGS = {
+    "Accelerator": {
+        "autocast": ("mixed_precision", '"bf16"', _PRODUCTS),
+        "autocast-fp16": ("mixed_precision", '"fp16"', _PRODUCTS),
+    },
+    "Fabric": _LIGHTNING_SETTINGS,
+}
+"""By the class whose object sets the model up in a loop of the program's own."""
+_ACCELERATOR_ORDER = ("device_placement", "split_batches", "mixed_precision")
+"""What an Accelerator takes by position."""
 
 
 def setting(applied: Applied, framework: Framework) -> Setting | None:
@@ -109,7 +132,8 @@ def setting(applied: Applied, framework: Framework) -> Setting | None:
         value = f'"{facts["mode"]}"'
     elif value.startswith("{"):
         value = str(facts[value[1:-1]])
-    return Setting(name=name, value=value, why=why)
+    off = name.startswith("torch_compile") and facts.get("tf32") is False
+    return Setting(name=name, value=value, why=why, keeps_tf32_off=off)
 
 
 def _other_optimizer(facts: Mapping[str, Fact]) -> EditByHand:
@@ -190,7 +214,7 @@ class Files:
             if isinstance(node, ast.ClassDef) and node.lineno <= line <= (node.end_lineno or 0):
                 origin = self.origin(tree, node.name)
                 if origin is not None and (origin.trains or origin.name in _MODULES):
-                    return Loop(origin.framework, self._only(origin.framework), inside=True)
+                    return Loop(origin.framework, self.only_trainer(origin.framework), inside=True)
         return None
 
     def _started(self, tree: SourceFile, call: ast.Call) -> Loop | None:
@@ -218,7 +242,7 @@ class Files:
         which = _STARTS.get(call.func.attr)
         if which is None or not name or "model" in name.lower() or not self._imports_of(which):
             return None
-        return Loop(which, self._only(which), starts)
+        return Loop(which, self.only_trainer(which), starts)
 
     def mention(self, *words: str) -> bool:
         return any(word in tree.text for tree in self.trees.values() for word in words)
@@ -241,7 +265,7 @@ class Files:
         first, _, rest = name.partition(".")
         module, bound = _imports(tree, every=True).get(first, ("", ""))
         last = rest.rpartition(".")[2] or bound or first
-        if module in (*_HUGGING_FACE, *_LIGHTNING) and not self._hidden(tree, name):
+        if module in _MODULES_OF_ALL and not self._hidden(tree, name):
             return Origin(module, last)
         for other in self.trees.values():
             if (id(other), last) in seen:
@@ -258,7 +282,7 @@ class Files:
         own = _classes(tree).get(name)
         return own is not None and name not in own
 
-    def _only(self, framework: Framework) -> Site | None:
+    def only_trainer(self, framework: Framework) -> Site | None:
         """Return the only trainer of the program that has a name."""
         found = [
             site
@@ -306,8 +330,7 @@ def _imports(tree: SourceFile, every: bool = False) -> dict[str, tuple[str, str]
             module = "." if node.level else (node.module or "").partition(".")[0]
             for one in node.names:
                 found[one.asname or one.name] = (module, one.name)
-    wanted = (*_HUGGING_FACE, *_LIGHTNING)
-    return {name: pair for name, pair in found.items() if every or pair[0] in wanted}
+    return {name: pair for name, pair in found.items() if every or pair[0] in _MODULES_OF_ALL}
 
 
 @lru_cache(maxsize=256)
@@ -320,6 +343,11 @@ def _classes(tree: SourceFile) -> dict[str, list[str]]:
 def of_framework(applied: Applied, source: Source) -> tuple[Edit, ...] | None:
     """Return the edits; None if no line that the fix was applied to is in a framework's loop. Raise
     EditByHand with the argument's name if the settings are made elsewhere."""
+    if applied.fix == "tf32":
+        return _tf32(applied, source)
+    set_up = _set_up(applied, source)
+    if set_up is not None:
+        return set_up
     edits: list[Edit] = []
     others: list[Place] = []
     for file, line in applied.lines:
@@ -346,6 +374,48 @@ def of_framework(applied: Applied, source: Source) -> tuple[Edit, ...] | None:
     return tuple(dict.fromkeys(edits))
 
 
+def _tf32(applied: Applied, source: Source) -> tuple[Edit, ...] | None:
+    """Return the edits of Hugging Face's arguments; None if one statement of torch's says the same,
+    as it does everywhere else. Beside `torch_compile` the Trainer sets TF32 by torch's newer names,
+    with which that statement does not mix."""
+    start = next(iter(source.files), None) if isinstance(source, ProgramTexts) else None
+    if start is None:
+        return None
+    files = Files(source, str(start))
+    wanted = setting(applied, "hugging face")
+    if wanted is None or not any(files.made(lambda one: one.settles)):
+        return None
+    try:
+        return _arguments(applied, files, files.only_trainer("hugging face"), wanted)
+    except EditByHand:
+        return None
+
+
+def _set_up(applied: Applied, source: Source) -> tuple[Edit, ...] | None:
+    """Return the edit of the only Accelerator or Fabric of the program if it set the model up; None
+    if there is no such one, or it takes the argument from elsewhere."""
+    names = {str(one.done.facts.get("set_up_by", "")) for one in applied.targets}
+    (name, *others) = names - {""} or {""}
+    row = _SET_UP_SETTINGS.get(name, {}).get(applied.fix)
+    if row is None or others or not applied.lines:
+        return None
+    files = Files(source, applied.lines[0][0])
+    sites = list(files.made(lambda one: one.name == name))
+    if len(sites) != 1 or (applied.fix == "autocast-fp16" and not _scales_itself(files)):
+        return None
+    wanted = Setting(name=row[0], value=row[1], why=row[2])
+    return _given(sites[0], wanted, _ACCELERATOR_ORDER if name == "Accelerator" else ())
+
+
+def _scales_itself(files: Files) -> bool:
+    """Whether every backward is run by the object that scales the loss, as in
+    `accelerator.backward(loss)`, and no gradient is clipped by torch's own function, which would
+    see it scaled."""
+    calls = [call for tree in files.trees.values() for call in calls_in(tree.module)]
+    runs = [call for call in calls if last_name(call) == "backward"]
+    return all(call.args for call in runs) and not files.mention("nn.utils")
+
+
 def _made_on_line(applied: Applied, text: str, line: int) -> bool:
     """Whether the program itself makes the object on that line, and hands it to the framework."""
     if find_fix(applied.fix).fix.group not in _GROUPS_MADE_BY_PROGRAM:
@@ -359,7 +429,7 @@ def _precision(
     applied: Applied, source: Source, files: Files, trainer: Site | None, wanted: Setting
 ) -> tuple[Edit, ...]:
     clips = files.mention(*_CLIPS)
-    found = _given(trainer, wanted, ("*",)) if trainer is not None and not clips else None
+    found = _given(trainer, wanted, ()) if trainer is not None and not clips else None
     if found is not None:
         return found
     if applied.fix == "autocast":
@@ -374,7 +444,8 @@ def _precision(
 
 def _to_lightning(wanted: Setting, files: Files, trainer: Site | None, clips: bool) -> EditByHand:
     if trainer is None and files.mention("LightningCLI("):
-        return EditByHand(ByHand.GIVE_LIGHTNING_CLI, argument=wanted.name, value=wanted.value)
+        value = ast.literal_eval(wanted.value)
+        return EditByHand(ByHand.GIVE_FLAG, flag=f"--trainer.{wanted.name}={value}")
     place = trainer.place if trainer is not None else ""
     argument = wanted.argument
     return EditByHand(ByHand.GIVE_LIGHTNING_TRAINER, argument=argument, place=place, clips=clips)
@@ -424,6 +495,8 @@ def _arguments(
     found = found or _anew(trainer, wanted)
     if found is not None:
         return found
+    if site is None and files.mention(*_PARSERS):
+        raise EditByHand(ByHand.GIVE_FLAG, flag=wanted.flag)
     if site is not None:
         raise EditByHand(
             ByHand.GIVE_ARGUMENT, call=site.name, argument=wanted.argument, place=site.place
@@ -463,40 +536,63 @@ def _handed(trainer: Site | None, name: str = "args", index: int = 1) -> ast.exp
 def _given(site: Site, wanted: Setting, positional: tuple[str, ...]) -> tuple[Edit, ...] | None:
     """Give the argument to the call; return None if the call takes it from elsewhere."""
     call = site.call
+    mappings = [one for one in call.keywords if one.arg is None]
     has = [one.value for one in call.keywords if one.arg == wanted.name]
-    mappings = [one.value for one in call.keywords if one.arg is None]
-    if any(not isinstance(one, ast.Constant) for one in has):
+    if len(mappings) > 1 or any(isinstance(one, ast.Starred) for one in call.args):
         return None
-    if has or not mappings:
-        if any(isinstance(one, ast.Starred) for one in call.args):
-            return None
-        if len(call.args) > len(positional) and "*" not in positional:
-            return None
-        return (
-            Keyword(
-                file=site.file, line=call.lineno, call=site.name, name=wanted.name,
-                value=wanted.value, why=wanted.why, positional=positional,
-            ),
-        )  # fmt: skip
-    mapping = mappings[0]
-    if len(mappings) > 1 or not isinstance(mapping, ast.Name):
+    if len(call.args) > len(positional):
         return None
-    text = f'{mapping.id} = {{**{mapping.id}, "{wanted.name}": {wanted.value}}}'
-    return _before(site, mapping.id, text, wanted.why)
+    has += [one for name, one in zip(positional, call.args, strict=False) if name == wanted.name]
+    if not all(_only_reads(one) for one in has):
+        return None
+    pairs = [(wanted.name, wanted.value, wanted.why)]
+    if wanted.keeps_tf32_off and not mappings and all(one.arg != "tf32" for one in call.keywords):
+        pairs.append(("tf32", "False", _TF32_OFF))
+    return tuple(
+        Keyword(
+            file=site.file, line=call.lineno, call=site.name, name=name, value=value, why=why,
+            positional=positional,
+        )
+        for name, value, why in pairs
+    )  # fmt: skip
+
+
+def _only_reads(value: ast.expr) -> bool:
+    """Whether nothing is lost if another value stands there: `args.bf16`, but not `choose()`."""
+    return value.lineno == value.end_lineno and not any(calls_in(value))
 
 
 def _anew(trainer: Site | None, wanted: Setting) -> tuple[Edit, ...] | None:
+    """Make the arguments anew that the trainer is given by a name."""
     handed = _handed(trainer)
-    if trainer is None or not isinstance(handed, ast.Name):
+    name = dotted_name(handed) if handed is not None else ""
+    if trainer is None or not name:
         return None
-    text = f"{handed.id} = dataclasses.replace({handed.id}, {wanted.argument})"
-    put = _before(trainer, handed.id, text, wanted.why)
+    more = f", tf32=bool({name}.tf32)" if wanted.keeps_tf32_off else ""
+    text = f"{name} = dataclasses.replace({name}, {wanted.argument}{more})"
+    put = _before(trainer, name, text, wanted.why) or _after_only(trainer, name, text, wanted.why)
     return put and (*put, Import(file=trainer.file, text="import dataclasses"))
+
+
+def _after_only(site: Site, name: str, text: str, why: str) -> tuple[Edit, ...] | None:
+    """Insert a statement after the only one of the module that assigns the name."""
+    module = site.tree.module
+    found = [
+        node
+        for node in ast.walk(module)
+        if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load)
+    ]
+    if len(found) != 1 or site.tree.scope_of(found[0]) is not module:
+        return None
+    statement = site.tree.statement_of(found[0])
+    if not isinstance(statement, ast.Assign):
+        return None
+    return (Insert(file=site.file, line=statement.lineno, where="after", text=text, why=why),)
 
 
 def _before(site: Site, name: str, text: str, why: str) -> tuple[Edit, ...] | None:
     """Insert a statement before the one with the call. Return None if the name is not one of the
-    function's own: to assign it would hide the other."""
+    function's own: to assign it would hide the other. An attribute hides nothing."""
     scope = site.tree.scope_of(site.call)
     own = {
         node.id
@@ -507,7 +603,7 @@ def _before(site: Site, name: str, text: str, why: str) -> tuple[Edit, ...] | No
         given = scope.args
         own |= {one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
         own |= {one.arg for one in (given.vararg, given.kwarg) if one is not None}
-    if isinstance(scope, ast.ClassDef) or name not in own:
+    if isinstance(scope, ast.ClassDef) or ("." not in name and name not in own):
         return None
     line = site.tree.statement_of(site.call).lineno
     return (Insert(file=site.file, line=line, where="before", text=text, why=why),)
@@ -548,13 +644,47 @@ def _handed_over(
         if put is None or site is None:
             raise
         text, why = put
-        edits = _before(site, name, text, why) if isinstance(model, ast.Name) else None
+        if isinstance(model, ast.Name):
+            edits = _before(site, name, text, why)
+        else:
+            edits = _named_first(site, model, text, why)
         if edits is None:
             raise EditByHand(
                 ByHand.NAME_MODEL, call=site.name, place=site.place, statement=text
             ) from None
         more = [Import(file=site.file, text="import torch")] if "torch." in text else []
         return *edits, *more
+
+
+def _named_first(
+    site: Site, model: ast.expr | None, text: str, why: str
+) -> tuple[Edit, ...] | None:
+    """Give a model that is made where it is handed over, as in `fit(Net())`, the name `model`
+    first, and let `text` follow. Return None if the name is taken, or if another call of that
+    statement runs before the model is made: it may draw random numbers."""
+    tree = site.tree
+    statement = tree.statement_of(site.call)
+    names = {node.id for node in ast.walk(tree.module) if isinstance(node, ast.Name)}
+    simple = isinstance(statement, ast.Assign | ast.Expr | ast.Return)
+    if not isinstance(model, ast.Call) or not simple or "model" in names:
+        return None
+    around = list(tree.parents(model))
+    around = around[: around.index(statement)]
+    if not all(isinstance(one, ast.Call | ast.Attribute | ast.keyword) for one in around):
+        return None
+    inside, begins = set(calls_in(model)), (model.lineno, model.col_offset)
+    for call in calls_in(statement):
+        before = (call.lineno, call.col_offset) < begins
+        if before and call not in around and call not in inside:
+            return None
+    made = ast.unparse(model)
+    return (
+        Insert(
+            file=site.file, line=statement.lineno, where="before", text=f"model = {made}\n{text}",
+            why=why,
+        ),
+        Replace(file=site.file, line=model.lineno, before=made, after="model", why="made above"),
+    )  # fmt: skip
 
 
 def _after_made(applied: Applied, file: str, name: str) -> tuple[str, str] | None:

@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from ridgeline.fixes.cross_entropy import MIN_CLASSES
 from ridgeline.fixes.fix import speedup_without
 from ridgeline.fixes.model_forward import Forward, map_tensors, wrap_forward
@@ -74,7 +76,19 @@ def cast(program: Program, model: Model, fix: str, dtype: str) -> Reason:
         return _under_autocast(torch, device, dtype, forward, stays)
 
     wrap_forward(model.inner, fix, wrap, outside=True)
-    return because(Done.AUTOCAST, model=model.name, device=device, dtype=dtype)
+    done = because(Done.AUTOCAST, model=model.name, device=device, dtype=dtype)
+    owner = _set_up_by(model)
+    return replace(done, facts={**done.facts, "set_up_by": owner}) if owner else done
+
+
+def _set_up_by(model: Model) -> str:
+    """Return the class whose object set the model up in a loop of the program's own and has a
+    setting for its precision; "" if there is none."""
+    if type(model.module).__name__ == "_FabricModule":
+        return "Fabric"
+    modules = (model.module, model.inner)
+    prepared = any(getattr(one, "_is_accelerate_prepared", False) for one in modules)
+    return "Accelerator" if prepared else ""
 
 
 def _under_autocast(

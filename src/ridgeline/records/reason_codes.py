@@ -249,7 +249,7 @@ class ByHand(StrEnum):
     OPTIMIZER_CLASS = "by-hand.optimizer-class"  # optimizer, option, value
     GIVE_ARGUMENT = "by-hand.give-argument"  # call, argument, place ("" if not known)
     GIVE_TRAINER_ARGS = "by-hand.give-trainer-args"  # trainer, argument, place
-    GIVE_LIGHTNING_CLI = "by-hand.give-lightning-cli"  # argument, value
+    GIVE_FLAG = "by-hand.give-flag"  # flag
     GIVE_LIGHTNING_TRAINER = "by-hand.give-lightning-trainer"  # argument, place, clips
     NAME_MODEL = "by-hand.name-model"  # call, place, statement
     WRITER_FAILED = "by-hand.writer-failed"  # title, error

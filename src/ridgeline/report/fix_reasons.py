@@ -254,7 +254,7 @@ _BY_HAND: dict[str, str] = {
     '"{option}": {value}}}), with the options it has now',
     ByHand.GIVE_ARGUMENT: "{place:in_place}give {call}(…) {argument}",
     ByHand.GIVE_TRAINER_ARGS: "{place:in_place}give the args of {trainer}(…) {argument}",
-    ByHand.GIVE_LIGHTNING_CLI: 'give LightningCLI(…) trainer_defaults={{"{argument}": {value}}}',
+    ByHand.GIVE_FLAG: "add {flag} to the command line, which gives the program its settings",
     ByHand.GIVE_LIGHTNING_TRAINER: "{place:in_place}give the Trainer of the program {argument}"
     "{clips:beside_clipping}",
     ByHand.NAME_MODEL: "give the model a name, and write before it is handed to {call}(…) in "

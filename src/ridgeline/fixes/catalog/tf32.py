@@ -56,7 +56,8 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
         try:
             now = torch.get_float32_matmul_precision()
         except RuntimeError:  # set through torch's newer names, which do not mix with this one
-            now = ""
+            new = torch.backends.cuda.matmul.fp32_precision
+            now = "high" if new == "tf32" else ""
         if now in ("high", "medium"):
             program.did(FIX.id, because(Done.SETTING, statement=SETTING))
         else:
