@@ -47,7 +47,7 @@ class OptimizeCommand(TargetCommand):
 @click.command(cls=OptimizeCommand, name="optimize")
 @click.option(
     "--budget",
-    default="10m",
+    default="5m",
     show_default=True,
     metavar="TIME",
     help="Time limit for the whole command: 90s, 10m, 1h. You get the best that is proven in it.",

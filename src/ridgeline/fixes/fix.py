@@ -64,6 +64,8 @@ class Fix(Struct, frozen=True, kw_only=True):
     saves: Literal["time", "memory"] = "time"
     slow_start: bool = False
     """Whether it compiles first, so that a trial takes minutes."""
+    own_process: bool = False
+    """Whether it cannot be taken off a running program, so that it is not raced."""
     redraws: str = ""
     """Which random numbers the copy draws otherwise, in a sentence. A trial makes up for it."""
     longer: int = 1

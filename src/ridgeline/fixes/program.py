@@ -161,6 +161,12 @@ class Program:
         for fix, do in self._on_model:
             self._try(fix, do, model, model.place)
 
+    def waits_for(self, module: Any) -> bool:
+        """Return whether a fix has yet to look at this module."""
+        met = self._met.get(id(module))
+        is_met = met is not None and met() is module
+        return bool(self._on_model) and not is_met
+
     def _known(self, module: Any) -> bool:
         before = self._met.get(id(module))
         if before is not None and before() is module:

@@ -2,12 +2,14 @@
 and how much of the time each may take."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ridgeline.optimization.candidates import LARGER_BATCH, Candidate
+from ridgeline.optimization.race import Standing
 from ridgeline.optimization.rungs import Key, key
 from ridgeline.optimization.search import Search
 from ridgeline.records.facts import Reason, because
@@ -37,8 +39,13 @@ COMPILE = "compile"
 """The slot of fixes that compile."""
 BESIDE_COMPILERS = ("model", "global", "optimizer")
 
-Ask = Callable[[Sequence[Asked]], Sequence[Candidate]]
-"""Given what is kept, returns all fixes in the order in which they should be tried."""
+
+class Ask(Protocol):
+    def __call__(
+        self, kept: Sequence[Asked], /, standing: Standing | None = None
+    ) -> Sequence[Candidate]:
+        """Return all fixes in the order in which they should be tried. `standing` says how what is
+        kept does in a race; None stands for the latest trial."""
 
 
 class SearchSettings(Struct, frozen=True, kw_only=True):
@@ -67,6 +74,12 @@ class Agenda:
         """Return all fixes with what is kept now, which may make others possible."""
         return self._ask([one.asked for one in self._search.kept])
 
+    def ask_beside(
+        self, kept: Sequence[Candidate], standing: Standing | None
+    ) -> Sequence[Candidate]:
+        """Return all fixes as they may be raced beside `kept`."""
+        return self._ask([one.asked for one in kept], standing=standing)
+
     def next(self) -> Candidate | None:
         coming = [one for one in self.all() if self._is_open(one)]
         chosen = self._compiler_at_once(coming) or next(iter(self._not_waiting(coming)), None)
@@ -83,6 +96,20 @@ class Agenda:
     def unable(self, one: Candidate, gained: float = 1.0) -> Reason | None:
         """Return why a fix may not be tried; None if it may. `gained` is the speedup of the fixes
         that are applied with it."""
+        reason = self.forbidden(one, self._search.kept)
+        if reason is not None:
+            return reason
+        bound = self.bound([one], gained)
+        if bound is None or self._settings.goal == "memory" or self._search.bounds_refuted:
+            return None
+        if bound < MIN_BOUND:
+            return because(SearchCode.BOUND_TOO_SMALL, bound=bound)
+        if bound < self._min_detectable_gain() and not one.fix.usual:
+            return because(SearchCode.BOUND_WITHIN_NOISE, bound=bound)
+        return None
+
+    def forbidden(self, one: Candidate, kept: Sequence[Candidate]) -> Reason | None:
+        """Return why a fix may not be tried beside `kept`, whatever it could gain."""
         fix = one.fix
         if one.unable is not None:
             return one.unable
@@ -92,17 +119,8 @@ class Agenda:
             return because(SearchCode.NOT_EXACT, alters="random draws")
         if fix.alters == "semantics" and fix.id not in self._settings.allow:
             return self._not_allowed(fix.id)
-        spared = [c for c in self._search.kept if c.fix.id in fix.spare_beside]
-        if spared:
-            return because(SearchCode.KEPT_DOES_MORE, title=spared[0].fix.title)
-        bound = self.bound([one], gained)
-        if bound is None or self._settings.goal == "memory" or self._search.bounds_refuted:
-            return None
-        if bound < MIN_BOUND:
-            return because(SearchCode.BOUND_TOO_SMALL, bound=bound)
-        if bound < self._min_detectable_gain() and not fix.usual:
-            return because(SearchCode.BOUND_WITHIN_NOISE, bound=bound)
-        return None
+        spared = [c for c in kept if c.fix.id in fix.spare_beside]
+        return because(SearchCode.KEPT_DOES_MORE, title=spared[0].fix.title) if spared else None
 
     def _not_allowed(self, fix: str) -> Reason | None:
         as_arguments = self._settings.as_arguments

@@ -111,6 +111,8 @@ class Contest(Struct, frozen=True, kw_only=True):
     before: tuple[Trial, ...] = ()
     after: tuple[Trial, ...] = ()
     spent_s: float = 0.0
+    between: Ratio | None = None
+    """The ratio between fresh processes, where `ratio` was measured in one; else None."""
     bound: float | None = None
     """The bound of the fixes as it was before they were tried; None if there was none."""
 

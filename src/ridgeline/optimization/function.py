@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ridgeline.errors import UsageError
 from ridgeline.fixes.catalog import whole_step_graph
 from ridgeline.fixes.fix import Registered, registered
+from ridgeline.fixes.live_objects import loader_arguments, with_settings
 from ridgeline.harness.capture import live
 from ridgeline.harness.capture.seams import begin, end
 from ridgeline.harness.capture.tracing import kineto_silenced, pack
@@ -22,15 +23,11 @@ from ridgeline.optimization.agenda import SearchSettings
 from ridgeline.optimization.candidates import Candidate, allowed_fixes, attention_edits, candidates
 from ridgeline.optimization.diagnosis import Diagnosis, read_diagnosis
 from ridgeline.optimization.function_bench import FunctionBench
-from ridgeline.optimization.function_program import (
-    Batches,
-    StepSubject,
-    loader_arguments,
-    with_settings,
-)
+from ridgeline.optimization.function_program import Batches, StepSubject
 from ridgeline.optimization.function_state import SavedState, everything_restored
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.optimization.measure import MEASURES
+from ridgeline.optimization.race import Standing
 from ridgeline.optimization.search import Progress
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import Goal, Optimized, Rung, Total
@@ -202,7 +199,7 @@ def _search(
     )  # fmt: skip
     fixes = [_for_function(fix, no_attention) for fix in registered()]
 
-    def ask(kept: Sequence[Asked]) -> list[Candidate]:
+    def ask(kept: Sequence[Asked], standing: Standing | None = None) -> list[Candidate]:
         ground, findings = diagnosis.ground, diagnosis.findings
         return candidates(ground, findings, fixes, goal=settings.goal, kept=kept)
 

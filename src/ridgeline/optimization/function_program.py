@@ -3,8 +3,6 @@ a fix which would act when they are made acts on a copy of the loader and on the
 itself."""
 
 import contextlib
-import copy
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -14,7 +12,8 @@ from typing import Any
 from torch.utils._pytree import tree_map_only
 
 from ridgeline.errors import UsageError
-from ridgeline.fixes.program import OPTIMIZERS, Made, OnMade, Outcome, Program
+from ridgeline.fixes.live_objects import LiveProgram, alter_optimizer, torch_class_of
+from ridgeline.fixes.program import Made, Program
 from ridgeline.fixes.step_graph import Run, StepFunction
 from ridgeline.harness.capture.step_counts import NOTHING, batch_amount
 from ridgeline.harness.trials.session import TrialSession
@@ -107,49 +106,6 @@ def _name(value: Any) -> str:
     return type(value).__name__
 
 
-SETTINGS = (
-    "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "worker_init_fn",
-    "collate_fn", "timeout", "drop_last", "generator",
-)  # fmt: skip
-"""Arguments of a DataLoader that it keeps under their own names."""
-_DEFAULT_PREFETCH = 2
-"""Batches that a worker makes ahead by default. The constructor sets it, and a copy does not."""
-
-
-def loader_arguments(torch: Any, loader: Any) -> dict[str, Any]:
-    """Return the arguments that a loader was made with, as far as they decide anything."""
-    arguments = {name: getattr(loader, name, None) for name in SETTINGS}
-    arguments["multiprocessing_context"] = getattr(loader, "multiprocessing_context", None)
-    arguments["dataset"], arguments["batch_size"] = loader.dataset, loader.batch_size
-    data = torch.utils.data
-    if type(loader.sampler) not in (data.RandomSampler, data.SequentialSampler):
-        arguments["sampler"] = loader.sampler
-    if loader.batch_size is None:
-        arguments["batch_sampler"] = loader.batch_sampler
-    return arguments
-
-
-def with_settings(loader: Any, before: dict[str, Any], after: dict[str, Any]) -> Any:
-    """Return a copy of the loader with the settings that differ between `before` and `after`. The
-    user's own loader is never iterated, so that its workers and its position stay its own."""
-    other = copy.copy(loader)
-    held = other.__dict__  # the attributes themselves refuse to be set
-    held["_iterator"] = None
-    for name, value in after.items():
-        if value is not before.get(name):
-            if name not in (*SETTINGS, "batch_size"):
-                raise ValueError(f"{name} of a loader that is made already")
-            held[name] = value
-    if after.get("batch_size") != before.get("batch_size"):
-        batches = type(loader.batch_sampler)
-        held["batch_sampler"] = batches(loader.sampler, after["batch_size"], loader.drop_last)
-    if not held["num_workers"]:
-        held["prefetch_factor"], held["persistent_workers"] = None, False
-    elif held["prefetch_factor"] is None:
-        held["prefetch_factor"] = _DEFAULT_PREFETCH
-    return other
-
-
 class Batches:
     """The batches of a loader, again and again without end. `close` ends its workers."""
 
@@ -173,60 +129,6 @@ class Batches:
             if end is not None:
                 end()
         self._iterator = None
-
-
-_CONTENTS = ("state", "param_groups", "defaults")
-
-
-def torch_class_of(torch: Any, optimizer: Any) -> Any:
-    """Return torch's own class that an optimizer is derived from; None if there is none."""
-    for kind in type(optimizer).__mro__:
-        if kind.__name__ in OPTIMIZERS and getattr(torch.optim, kind.__name__, None) is kind:
-            return kind
-    return None
-
-
-def optimizer_arguments(optimizer: Any) -> dict[str, Any]:
-    """Return the arguments of the first group, which are those of all if all were given the
-    same."""
-    group = optimizer.param_groups[0]
-    arguments = {name: group.get(name, value) for name, value in optimizer.defaults.items()}
-    return arguments | {"params": [p for g in optimizer.param_groups for p in g["params"]]}
-
-
-def alter_optimizer(
-    torch: Any, optimizer: Any, before: dict[str, Any], after: dict[str, Any]
-) -> None:
-    """Set up an optimizer that exists as its constructor would have made it with the arguments
-    `after`; schedulers and closures know this object. This raises what the constructor raises."""
-    changed = {name: value for name, value in after.items() if value is not before.get(name)}
-    if not changed:
-        return
-    kind = torch_class_of(torch, optimizer)
-    takes = inspect.signature(kind.__init__).parameters
-    made = kind(**{name: value for name, value in after.items() if name in takes})
-    for name, value in vars(made).items():
-        # The constructor also notes other things, such as that a scaler may leave scaling to it.
-        if name not in _CONTENTS and not name.startswith(("_optimizer_", "_zero_grad")):
-            vars(optimizer)[name] = value
-    # Its first steps run before one is captured: torch need not warn of it.
-    vars(optimizer)["_warned_capturable_if_run_uncaptured"] = True
-    optimizer.defaults.update(changed)
-    for group in optimizer.param_groups:
-        for name, value in changed.items():
-            if group.get(name) == before.get(name):
-                group[name] = value
-        on_device = group.get("fused") or group.get("capturable")
-        for parameter in group["params"] if on_device else ():
-            _step_on_device(torch, optimizer.state.get(parameter, {}), parameter)
-
-
-def _step_on_device(torch: Any, state: dict[str, Any], parameter: Any) -> None:
-    """Move the step count to the device: the kernel that updates cannot read the host's."""
-    if "step" in state:
-        state["step"] = torch.as_tensor(
-            state["step"], dtype=torch.float32, device=parameter.device
-        ).clone()
 
 
 _RECORDED = object()
@@ -339,21 +241,13 @@ Prepare = Callable[[Made], Reason | None]
 """Alters the arguments of an optimizer for a captured step, or returns why it cannot."""
 
 
-class FunctionProgram(Program):
+class FunctionProgram(LiveProgram):
     def __init__(self, torch: Any, subject: StepSubject) -> None:
         super().__init__(torch)
         self.device = subject.device
         self._subject = subject
         self._on_function: list[tuple[str, Prepare, Callable[[StepFunction], Run]]]
         self._on_function = []
-
-    def on_loader(self, fix: str, do: OnMade) -> None:
-        self._on_loader.append((fix, do))
-        self._not.setdefault(fix, because(Skip.NO_LOADER))
-
-    def on_optimizer(self, fix: str, do: OnMade) -> None:
-        self._on_optimizer.append((fix, do))
-        self._not.setdefault(fix, because(Skip.NO_KNOWN_OPTIMIZER))
 
     def on_step_function(
         self, fix: str, prepare: Prepare, take: Callable[[StepFunction], Run]
@@ -365,8 +259,7 @@ class FunctionProgram(Program):
 
     def alter_optimizer(self) -> None:
         optimizer = self._subject.optimizer
-        kind = torch_class_of(self.torch, optimizer)
-        if kind is None:
+        if torch_class_of(self.torch, optimizer) is None:
             every = [*(c for c, _ in self._on_optimizer), *(c for c, _, _ in self._on_function)]
             reason = because(Skip.DOES_NOT_TRAIN)
             if self._subject.trains:
@@ -376,9 +269,7 @@ class FunctionProgram(Program):
                 self.found_nothing(fix, reason)
             self._on_function.clear()
             return
-        made = Made(kind.__name__, optimizer_arguments(optimizer), "")
-        for fix, do in self._on_optimizer:
-            self._try(fix, functools.partial(self._altered, do), made, "")
+        made = self.alter_made_optimizer(optimizer)
         for one in list(self._on_function):
             fix, prepare, _ = one
             before = dict(made.arguments)
@@ -389,23 +280,13 @@ class FunctionProgram(Program):
             else:
                 alter_optimizer(self.torch, optimizer, before, made.arguments)
 
-    def _altered(self, do: OnMade, made: Made) -> Outcome:
-        before = dict(made.arguments)
-        outcome = do(made)
-        alter_optimizer(self.torch, self._subject.optimizer, before, made.arguments)
-        return outcome
-
     def altered_loader(self) -> Any:
         loader = self._subject.loader
-        if not self._subject.has_loader:
-            for fix, _ in self._on_loader:
-                self.found_nothing(fix, because(Skip.NOT_A_LOADER, loader=type(loader).__name__))
-            return loader
-        given = loader_arguments(self.torch, loader)
-        made = Made("DataLoader", dict(given), "")
-        for fix, do in self._on_loader:
-            self._try(fix, do, made, "")
-        return with_settings(loader, given, made.arguments)
+        if self._subject.has_loader:
+            return self.loader_like(loader)
+        for fix, _ in self._on_loader:
+            self.found_nothing(fix, because(Skip.NOT_A_LOADER, loader=type(loader).__name__))
+        return loader
 
     def step_function(
         self, fixes: tuple[str, ...], session: FunctionSession, state: SavedState

@@ -23,9 +23,8 @@ from collections.abc import Callable, Iterator
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from ridgeline.fixes.program import OPTIMIZERS
 from ridgeline.harness.capture.places import is_user_file
-from ridgeline.harness.trials.random_draws import RECURRENT
+from ridgeline.harness.race.process_state import hook_tables, owners, settings
 
 MAX_OBJECTS = 200_000
 """Objects that are followed: a model of 10,000 modules has some 100,000 attributes worth it."""
@@ -274,25 +273,6 @@ def _trains(torch: Any, value: Any) -> bool:
     return isinstance(value, torch.optim.Optimizer)
 
 
-_OWNERS = (
-    ("torch.nn", "Module"), ("torch.nn.functional", ""), ("torch", "Tensor"),
-    ("torch.autograd", ""), ("torch.utils.data", "DataLoader"),
-    ("torch.utils.data.dataloader", "_BaseDataLoaderIter"),
-    ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter"),
-    ("torch.utils.data._utils.fetch", "_MapDatasetFetcher"),
-    ("torch.utils.data._utils.fetch", "_IterableDatasetFetcher"),
-    ("torch.optim.optimizer", "Optimizer"), ("torch.amp.grad_scaler", "GradScaler"),
-    ("torch.autograd.profiler", "profile"), ("os", ""),
-    *(("torch.optim", name) for name in OPTIMIZERS),
-    *(("torch.nn", name) for name in RECURRENT),
-)  # fmt: skip
-"""Classes and modules whose functions a fix or a seam may replace."""
-_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
-_CONFIGS = (
-    ("torch._dynamo.config", "compiled_autograd"), ("torch._inductor.config", "fallback_random"),
-)  # fmt: skip
-
-
 class SavedProcess:
     """The state of the process that a trial may change."""
 
@@ -300,15 +280,12 @@ class SavedProcess:
         self._torch = torch
         self._back: list[Callable[[], Any]] = []
         self._random()
-        self._settings()
-        for module, name in _OWNERS:
-            home = importlib.import_module(module)
-            owner = getattr(home, name, None) if name else home
-            if owner is not None:
-                self._names(owner)
-        optimizer = importlib.import_module("torch.optim.optimizer")
-        for name in _HOOKS:
-            self._contents(getattr(optimizer, name))
+        for setting in settings(torch):
+            self._save(setting.read, setting.write)
+        for owner in owners():
+            self._names(owner)
+        for hooks in hook_tables():
+            self._contents(hooks)
         self._contents(os.environ)
 
     def save_code(self, functions: Iterator[FunctionType]) -> None:
@@ -344,36 +321,6 @@ class SavedProcess:
         if numpy is not None:
             states.append((numpy.random.get_state, numpy.random.set_state))
         self._back += [functools.partial(put, get()) for get, put in states]
-
-    def _settings(self) -> None:
-        torch = self._torch
-        cudnn = torch.backends.cudnn
-        self._save(torch.get_num_threads, torch.set_num_threads)
-        self._save(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
-        for name in ("benchmark", "deterministic", "allow_tf32", "enabled"):
-            self._attribute(cudnn, name)
-        self._save(torch.get_default_dtype, torch.set_default_dtype)
-        self._save(torch.is_grad_enabled, torch._C._set_grad_enabled)
-        self._save(torch.is_anomaly_enabled, torch.set_anomaly_enabled)
-        self._save(
-            lambda: (
-                torch.are_deterministic_algorithms_enabled(),
-                torch.is_deterministic_algorithms_warn_only_enabled(),
-            ),
-            lambda was: torch.use_deterministic_algorithms(was[0], warn_only=was[1]),
-        )
-        for kind in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
-            for name in ("autocast_enabled", "autocast_dtype"):
-                get = getattr(torch, f"{'is' if name == 'autocast_enabled' else 'get'}_{name}")
-                put = getattr(torch, f"set_{name}")
-                self._save(functools.partial(get, kind), functools.partial(put, kind))
-        self._save(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled)
-        for module, name in _CONFIGS:
-            if module in sys.modules:
-                self._attribute(sys.modules[module], name)
-
-    def _attribute(self, owner: Any, name: str) -> None:
-        self._save(lambda: getattr(owner, name), lambda was: setattr(owner, name, was))
 
     def _names(self, owner: Any) -> None:
         was = dict(vars(owner))

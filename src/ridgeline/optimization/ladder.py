@@ -11,21 +11,27 @@ from msgspec.structs import replace
 from ridgeline.optimization.agenda import MIN_BOUND, Agenda, Ask, SearchSettings, is_compiler
 from ridgeline.optimization.bench import Bench
 from ridgeline.optimization.candidates import LARGER_BATCH, Candidate, asked
-from ridgeline.optimization.contest import Contest
+from ridgeline.optimization.contest import Contest, because_of_ratio
 from ridgeline.optimization.measure import MEASURES, typical_ms
-from ridgeline.optimization.proof import confirm, enlarge_batch, leave_out
+from ridgeline.optimization.proof import confirm, enlarge_batch, leave_out, total_of
+from ridgeline.optimization.race import CannotRace, Standing
+from ridgeline.optimization.race_search import RaceOutcome, Racing, proposals, run_race
 from ridgeline.optimization.rungs import Key, key
-from ridgeline.optimization.search import Progress, Search
+from ridgeline.optimization.search import MIN_CONFIRMING_PAIRS, Progress, Search
 from ridgeline.records.facts import Reason, because
-from ridgeline.records.optimized import Optimized, SearchCode, Total
+from ridgeline.records.optimized import Optimized, RaceSummary, SearchCode, Total
 from ridgeline.records.parity import Parity
 from ridgeline.records.trial import Asked
 from ridgeline.statistics.pooled import MAX_PAIRS
 
 MIN_HOPEFUL_GAIN = 1.05
 """An undecided fix whose interval reaches this gain is measured once more in the end."""
+MIN_RACED_BOUND = 1.005
+"""A fix that can gain less is not raced. It may gain more once the step has become shorter."""
 MAX_SHOWN_BOUND = 10.0
 """A larger bound is not shown: it says only that almost all of the step may go."""
+MAX_DECIDING_S = 20.0
+"""Time for deciding in one process what pairs of processes left undecided."""
 MAX_SLOWDOWN = 2.0
 """To save memory or energy, a step may take this many times as long, not more."""
 
@@ -37,9 +43,10 @@ class Ladder:
         candidates: Sequence[Candidate] | Ask,
         settings: SearchSettings | None = None,
         progress: Progress | None = None,
+        race: Racing | None = None,
     ) -> None:
         self._settings = settings or SearchSettings()
-        ask: Ask = candidates if callable(candidates) else lambda kept: candidates
+        ask: Ask = candidates if callable(candidates) else lambda kept, standing=None: candidates
         self.search = Search(
             bench, measure=MEASURES[self._settings.goal], exact=self._settings.keep_exact,
             progress=progress or Progress(),
@@ -50,6 +57,9 @@ class Ladder:
         """Compilers that were slower together with the usual fixes."""
         self._trying: Candidate | None = None
         self._stopped: Reason | None = None
+        self._racing = race
+        self.race: RaceSummary | None = None
+        self.raced_s = 0.0
 
     def climb(self, command: str) -> Optimized:
         """Search, prove what was kept, and return the result. `command` is shown with it."""
@@ -58,15 +68,20 @@ class Ladder:
         total: Total | None = None
         with_batch: Total | None = None
         try:
+            raced = self._run_race()
             possible = [one for one in self._agenda.all() if self._agenda.unable(one) is None]
             ended = search.judge.learn(
-                possible, search.exact, lambda outcome: search.history.add((), outcome)
-            )
+                raced.kept if raced is not None else possible, search.exact,
+                lambda outcome: search.history.add((), outcome),
+            )  # fmt: skip
             if ended is None:
                 search.larger_batch = self._larger_batch()
+                total = self._prove_race(raced) if raced is not None else None
+                proven = list(search.kept)
                 self._try_all()
                 leave_out(search)
-                total = confirm(search)
+                if total is None or search.kept != proven:
+                    total = confirm(search)
                 search.larger_batch = None
                 sizes = self._larger_batch()
                 with_batch = enlarge_batch(search, sizes) if sizes is not None else None
@@ -85,6 +100,7 @@ class Ladder:
             baseline_ms=typical_ms(search.judge.baseline),
             baseline_bytes=search.judge.peak_bytes,
             control=search.noise.control(search.measure),
+            race=self.race,
             rungs=search.rungs.all(),
             total=total,
             with_batch=with_batch,
@@ -92,6 +108,101 @@ class Ladder:
             noise=search.noise.of_process(search.measure),
             stopped=ended or search.trouble or self._stopped,
         )
+
+    def _run_race(self) -> RaceOutcome | None:
+        """Race the fixes; return None if there is no race, or if the program cannot be raced."""
+        if self._racing is None:
+            return None
+        began_s, search = self.search.bench.left_s(), self.search
+        try:
+            outcome, starts = run_race(
+                self._racing, self._raceable, left_s=search.bench.left_s,
+                budget_s=began_s, doing=search.doing,
+            )  # fmt: skip
+        except CannotRace as error:
+            self.race = RaceSummary(reason=error.reason)
+            return None
+        finally:
+            self.raced_s = began_s - search.bench.left_s()
+        self.race = RaceSummary(
+            measured=outcome.measured, fixes=tuple(one.fix.id for one in outcome.kept),
+            ratio=outcome.ratio, control=outcome.control, starts=starts,
+        )  # fmt: skip
+        kept = {one.fix.id for one in outcome.kept}
+        for raced in outcome.raced.values():
+            if raced.candidate.fix.id not in kept:
+                search.rungs.raced(raced.candidate, raced.standing, raced.beside)
+        return outcome
+
+    def _raceable(
+        self, kept: Sequence[Candidate], standing: Standing | None
+    ) -> Sequence[Candidate]:
+        """Return the fixes that may be raced beside `kept`."""
+        return [
+            one
+            for one in self._agenda.ask_beside(kept, standing)
+            if not one.fix.own_process and self._agenda.forbidden(one, kept) is None
+            and (one.bound is None or one.bound >= MIN_RACED_BOUND)
+        ]  # fmt: skip
+
+    def _prove_race(self, raced: RaceOutcome) -> Total | None:
+        """Prove what the race proposes in fresh processes, and keep it. Where the results differ,
+        prove what is left without the fix that is likeliest to have changed them."""
+        search = self.search
+        for proposal in proposals(raced.kept):
+            if search.bench.left_s() < search.cost_s(proposal):
+                self._stopped = because(SearchCode.OUT_OF_TIME)
+                break
+            search.doing("proving in fresh processes: " + " with ".join(map(_title, proposal)))
+            result, parity = search.judged_contest(
+                [], proposal, proposal[:1], min_pairs=MIN_CONFIRMING_PAIRS
+            )
+            if result.outcome == "REFUSED":
+                refused = [one for one in proposal if one not in search.rungs]
+                search.rungs.note(refused, "rejected", result, parity, [])
+                continue
+            if result.outcome == "UNDECIDED":
+                result = self._decided_in_one_process(proposal, result)
+            if result.outcome != "FASTER" or result.ratio is None:
+                search.rungs.note(proposal, "rejected", result, parity, [])
+                break
+            missing = [
+                one for one in proposal if search.judge.missing(result.after[0], [one]) is not None
+            ]
+            kept = [one for one in proposal if one not in missing]
+            search.rungs.note(kept, "kept", result, parity, [])
+            for one in kept:
+                known = raced.raced.get(key(one))
+                search.rungs.note_race(one, known.standing if known is not None else None)
+            search.kept = kept
+            search.settled += kept
+            search.history.fix_kept()
+            search.noise.fix_kept(result.before, result.after, search.measure)
+            return total_of(search, kept, result)
+        return None
+
+    def _decided_in_one_process(self, proposal: Sequence[Candidate], result: Contest) -> Contest:
+        """Decide a contest whose fresh processes lie too far apart: race the same two sets in one
+        more fresh process, interleaved. It decided nothing before, and its noise is common to
+        both; but the other processes must not contradict it."""
+        search = self.search
+        if self._racing is None or result.ratio is None:
+            return result
+        search.doing("deciding in one fresh process: " + " with ".join(map(_title, proposal)))
+        race = self._racing.make(lambda: search.bench.left_s() - search.cost_s(proposal))
+        try:
+            standing = race.heat((), [asked(proposal)], MAX_DECIDING_S).others[0]
+        except CannotRace:
+            return result
+        finally:
+            race.close()
+        ratio = standing.ratio
+        if ratio is None or standing.verdict != "FASTER" or ratio.ci_low > result.ratio.ci_high:
+            return result
+        reason = because_of_ratio(SearchCode.FASTER_IN_ONE_PROCESS, ratio)
+        return replace(
+            result, outcome="FASTER", reason=reason, ratio=ratio, between=result.ratio
+        )  # fmt: skip
 
     def _note_unable(self) -> None:
         for one in self._agenda.without_rung():

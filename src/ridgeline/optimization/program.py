@@ -3,7 +3,7 @@ source."""
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.rule import Rule
 from ridgeline.diagnosis.rule import registered as rules
 from ridgeline.errors import RidgelineError, TargetError
+from ridgeline.fixes.fix import find_fix
 from ridgeline.fixes.fix import registered as fixes
 from ridgeline.measure.clock import Deadline
 from ridgeline.optimization.agenda import SearchSettings
@@ -29,9 +30,12 @@ from ridgeline.optimization.launcher import (
 )
 from ridgeline.optimization.measure import MEASURES
 from ridgeline.optimization.patching import write, write_diff
+from ridgeline.optimization.race import Race, Standing
+from ridgeline.optimization.race_search import Racing
 from ridgeline.optimization.search import Progress
 from ridgeline.records.finding import Finding
-from ridgeline.records.optimized import Optimized, Written
+from ridgeline.records.optimized import Optimized, TimeSpent, Written
+from ridgeline.records.race import RacePlan
 from ridgeline.records.run import Target, training_loader
 from ridgeline.records.trial import Asked, Plan, Trial
 from ridgeline.report.reasons import explain, verdict_sentence
@@ -60,7 +64,7 @@ MAX_INLINE_CODE = 100
 
 class OptimizeSettings(Struct, frozen=True, kw_only=True):
     search: SearchSettings = SearchSettings()
-    budget_s: float = 600.0
+    budget_s: float = 300.0
     """Time limit for diagnosis, search, confirmation, the copy and its check together."""
     began_s: float | None = None
     """When the call began, by the monotonic clock; None stands for now."""
@@ -83,6 +87,7 @@ def optimize(
     diagnosis = diagnose(
         target, folder / "runs", home, again=settings.again, limit_s=deadline.left_s()
     )
+    diagnosed_s = whole.spent_s()
     if settings.search.goal == "energy" and diagnosis.ground.device != "cuda":
         raise TargetError(
             "--goal energy: only a GPU tells how much energy it takes, and this program uses none",
@@ -93,6 +98,7 @@ def optimize(
             target, settings, diagnosis, home, Path(scratch), deadline, progress
         )
         optimized = ladder.climb(launcher_command(target) or diagnosis.summary.command)
+        proven_s = whole.spent_s()
         written, afterwards = None, ""
         if optimized.total is not None and settings.write:
             written = _write_into_source(target, optimized, bench, ladder)
@@ -106,6 +112,11 @@ def optimize(
         run=diagnosis.directory.path.name,
         problems=problems([*summary.problems, *noted], _decisive_trials(ladder)),
         spent_s=whole.spent_s(),
+        time=TimeSpent(
+            diagnosing_s=diagnosed_s, racing_s=ladder.raced_s,
+            proving_s=proven_s - diagnosed_s - ladder.raced_s,
+            writing_s=whole.spent_s() - proven_s,
+        ),
     )  # fmt: skip
 
 
@@ -135,11 +146,12 @@ def _ladder(
         ),
     )  # fmt: skip
 
-    def ask(kept: Sequence[Asked]) -> list[Candidate]:
+    def ask(kept: Sequence[Asked], standing: Standing | None = None) -> list[Candidate]:
         system_share = ladder.search.system_share
+        waits = ladder.search.input_share if standing is None else standing.input_share
         now = replace(
             ground,
-            input_share=max(ladder.search.input_share, ground.input_share),
+            input_share=max(waits, ground.input_share),
             system_share=ground.system_share if system_share is None else system_share,
         )
         return [
@@ -147,8 +159,18 @@ def _ladder(
             for one in candidates(now, diagnosis.findings, goal=settings.search.goal, kept=kept)
         ]
 
-    ladder = Ladder(bench, ask, settings.search, progress)
+    def make_race(left_s: Callable[[], float]) -> Race:
+        race_plan = RacePlan(seed=settings.seed, trains=ground.trains, functions=edits)
+        return Race(target, race_plan, scratch / "race", left_s=left_s, slow_start=compiles_first)
+
+    can_race = settings.search.goal == "speed" and ground.ranks <= 1
+    racing = Racing(make_race, bench.take_compiled) if can_race else None
+    ladder = Ladder(bench, ask, settings.search, progress, racing)
     return bench, ladder
+
+
+def compiles_first(fixes: tuple[Asked, ...]) -> bool:
+    return any(find_fix(one.fix).fix.slow_start for one in fixes)
 
 
 def _write_into_source(

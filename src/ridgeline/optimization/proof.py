@@ -162,6 +162,12 @@ def _total(search: Search, kept: Sequence[Candidate], measure: Measure) -> Total
             result.reason if cut else because(SearchCode.PROOF_FAILED, cause=result.reason)
         )
         return None
+    return total_of(search, kept, result)
+
+
+def total_of(search: Search, kept: Sequence[Candidate], result: Contest) -> Total:
+    """Return the total that a contest of all that is kept against the baseline shows."""
+    assert result.ratio is not None
     before_ms, after_ms = result.step_ms
     # What these processes compile is cached: a user waits for what earlier ones took.
     compile_s = max(
@@ -173,6 +179,7 @@ def _total(search: Search, kept: Sequence[Candidate], measure: Measure) -> Total
 
     return Total(
         ratio=result.ratio,
+        between=result.between,
         confirmed=result.outcome == "FASTER",
         fixes=tuple(one.fix.id for one in kept),
         before_ms=before_ms,

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from ridgeline.optimization.candidates import Candidate
-from ridgeline.optimization.contest import Contest
+from ridgeline.optimization.contest import Contest, because_of_ratio
+from ridgeline.optimization.race import Standing
 from ridgeline.records.facts import Ratio, Reason
-from ridgeline.records.optimized import Earlier, Rung, Status
+from ridgeline.records.optimized import Earlier, Rung, SearchCode, Status
 from ridgeline.records.parity import Parity
 
 MIN_COMPILING_S = 0.05
@@ -53,6 +54,36 @@ class Rungs:
         """Note that a fix that was applied with others found nothing to change."""
         names = tuple(other.fix.id for other in beside)
         self._rungs[key(one)] = replace(_rung(one, "not applied", reason), beside=names)
+
+    def raced(self, one: Candidate, standing: Standing, beside: Sequence[Candidate]) -> None:
+        """Note how a fix did in the race that was not kept there."""
+        missing = [none.reason for none in standing.not_applied if none.fix == one.fix.id]
+        status: Status = "rejected"
+        reason = standing.failure
+        if reason is None and missing and not standing.is_applied:
+            status, reason = "not applied", missing[0]
+        if reason is None and standing.ratio is not None:
+            faster = standing.verdict == "FASTER"
+            code = SearchCode.NOT_BESIDE_KEPT if faster else SearchCode[standing.verdict]
+            reason = because_of_ratio(code, standing.ratio)
+        if reason is not None:
+            self._rungs[key(one)] = replace(
+                _rung(one, status, reason),
+                verdict=None if status == "not applied" else standing.verdict,
+                beside=tuple(other.fix.id for other in beside),
+                ratio=standing.ratio if status == "rejected" else None,
+                raced=standing.ratio,
+                step_ms=standing.step_ms or None,
+                compile_s=standing.compile_s,
+            )
+            self._settled(self._rungs[key(one)])
+
+    def note_race(self, one: Candidate, standing: Standing | None) -> None:
+        """Note how a fix that was proven did in the race, where it compiled first."""
+        if standing is not None:
+            rung = self[one]
+            compile_s = max(rung.compile_s, standing.compile_s)
+            self._rungs[key(one)] = replace(rung, raced=standing.ratio, compile_s=compile_s)
 
     def note(
         self,

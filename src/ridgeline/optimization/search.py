@@ -189,6 +189,7 @@ class Search:
         tried: Sequence[Candidate],
         measure: Measure | None = None,
         so_far: Contest | None = None,
+        min_pairs: int = 1,
     ) -> tuple[Contest, Parity | None]:
         """Hold a contest and judge the results, too: different results end it at its first
         trial."""
@@ -206,6 +207,6 @@ class Search:
                 return None
             return because(SearchCode.RESULTS_DIFFER, detail=parity.why)
 
-        rules = Rules(measure=measure, refuse=refuse, so_far=so_far)
+        rules = Rules(measure=measure, refuse=refuse, so_far=so_far, min_pairs=min_pairs)
         result = self.contest(before, after, rules)
         return result, parities[0] if parities else None

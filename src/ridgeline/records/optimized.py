@@ -30,6 +30,8 @@ class SearchCode(StrEnum):
     SLOWER = "contest.slower"
     SAME = "contest.same"
     UNDECIDED = "contest.undecided"
+    FASTER_IN_ONE_PROCESS = "contest.faster-in-one-process"  # pairs between processes were too few
+    NOT_BESIDE_KEPT = "race.not-beside-kept"  # faster alone in the race, not beside what was kept
     # A contest ended without a verdict.
     RESULTS_DIFFER = "contest.results-differ"  # detail
     TOO_SLOW = "contest.too-slow"  # factor: saves memory, but lengthens the step beyond the limit
@@ -66,6 +68,9 @@ class SearchCode(StrEnum):
     BASELINE_RUN_FAILED = "stop.baseline-run-failed"  # cause, run
     BASELINE_TOO_SHORT = "stop.baseline-too-short"  # ended, needed_steps
     PROOF_FAILED = "stop.proof-failed"  # cause
+    # The program was not raced.
+    RACE_FAULT = "race.fault"  # error: something of ours failed
+    RACE_TOO_SHORT = "race.too-short"  # starts: the program ended before a set was timed
     # Something that the result rests on is doubtful.
     EARLIER_TRIALS_OUTDATED = "doubt.earlier-trials-outdated"  # then_s, now_s: a step, in seconds
     DATA_VARIES = "doubt.data-varies"  # the baseline reads other data each time it is run
@@ -101,6 +106,9 @@ class Rung(Struct, frozen=True, kw_only=True, rename={"fix": "change"}):
     """How it did when it was tried with other partners."""
     ratio: Ratio | None = None
     """Against what was kept when it was tried: the fixes beside it, and those that it replaced."""
+    raced: Ratio | None = None
+    """The ratio in the race, in one process, against what was kept there by then; None if it was
+    not raced alone."""
     step_ms: float | None = None
     """A step with the fix and those beside it."""
     before_ms: float | None = None
@@ -126,6 +134,9 @@ class Total(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
 
     ratio: Ratio
     """The ratio of what the goal measures."""
+    between: Ratio | None = None
+    """The ratio between fresh processes, where they lie too far apart to decide and `ratio` was
+    measured in one fresh process that switched between both; else None."""
     confirmed: bool = True
     """Whether the fresh processes show that it is better."""
     fixes: tuple[str, ...] = ()
@@ -164,6 +175,34 @@ class Written(Struct, frozen=True, kw_only=True):
     run."""
 
 
+class RaceSummary(Struct, frozen=True, kw_only=True):
+    """What the race measured, which fresh processes then prove."""
+
+    measured: int = 0
+    """How many sets of fixes were timed."""
+    fixes: tuple[str, ...] = ()
+    """The fixes that it proposed."""
+    ratio: Ratio | None = None
+    """Those fixes against the baseline, in one process."""
+    control: Ratio | None = None
+    """The baseline against itself."""
+    starts: int = 0
+    """How often the program was started."""
+    reason: Reason | None = None
+    """Why the program was not raced, or not to the end; None if it was."""
+
+
+class TimeSpent(Struct, frozen=True, kw_only=True):
+    """What the time of a call went into, in seconds."""
+
+    diagnosing_s: float = 0.0
+    racing_s: float = 0.0
+    proving_s: float = 0.0
+    """Fresh processes: the baseline, the fixes, and the confirmation."""
+    writing_s: float = 0.0
+    """The copy, and the process that checks it."""
+
+
 class Optimized(Struct, frozen=True, kw_only=True):
     schema: int = 1
     command: str
@@ -177,6 +216,8 @@ class Optimized(Struct, frozen=True, kw_only=True):
     baseline_bytes: int = 0
     control: Ratio | None = None
     """The unchanged program against itself, in pairs: what is no difference."""
+    race: RaceSummary | None = None
+    """None if there was no race: a step function, for instance."""
     rungs: tuple[Rung, ...] = ()
     total: Total | None = None
     """None if nothing was kept, or if there was no time to confirm it."""
@@ -205,6 +246,8 @@ class Optimized(Struct, frozen=True, kw_only=True):
     remembered: int = 0
     """Trials that were taken from an earlier call."""
     spent_s: float = 0.0
+    time: TimeSpent | None = None
+    """How `spent_s` was divided; None where no program was started."""
     stopped: Reason | None = None
     """Why the search ended before everything was tried; None if it did not."""
     written: Written | None = None

@@ -47,6 +47,13 @@ _SEARCH: dict[str, str] = {
     SearchCode.SLOWER: f"worse: {_RATIO}",
     SearchCode.SAME: f"no difference that matters: {_RATIO}",
     SearchCode.UNDECIDED: f"not proven better: {_RATIO} after {{pairs:plural pair}}",
+    SearchCode.FASTER_IN_ONE_PROCESS: f"faster in one process that switched between both: {_RATIO}",
+    SearchCode.NOT_BESIDE_KEPT: f"faster by itself, no longer beside what was kept: {_RATIO}",
+    SearchCode.RACE_FAULT: "the race failed: {error}",
+    SearchCode.RACE_TOO_SHORT: (
+        "the program ended before any fix was timed, {starts:plural start} in a row: give it more "
+        "steps"
+    ),
     SearchCode.RESULTS_DIFFER: "{detail}",
     SearchCode.TOO_SLOW: "a step takes {factor:.1f} × as long",
     SearchCode.BASELINE_FAILED: "the baseline failed: {cause}",
@@ -102,6 +109,8 @@ _WITHOUT_FIGURES: dict[str, str] = {
     SearchCode.SLOWER: "worse",
     SearchCode.SAME: "no difference that matters",
     SearchCode.UNDECIDED: "not proven better after {pairs:plural pair}",
+    SearchCode.FASTER_IN_ONE_PROCESS: "faster in one process that switched between both",
+    SearchCode.NOT_BESIDE_KEPT: "faster by itself, no longer beside what was kept",
 }
 """Templates for tables that show the ratio in a column of its own."""
 _NO_MEASURE = {

@@ -16,11 +16,12 @@ from torch import nn
 import ridgeline
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.fixes.fix import find_fix
+from ridgeline.fixes.live_objects import loader_arguments, with_settings
 from ridgeline.harness.capture import live
 from ridgeline.harness.trials.loader_queue import in_rounds, made_ahead
 from ridgeline.optimization import function
 from ridgeline.optimization.function import Result, optimize
-from ridgeline.optimization.function_program import Batches, loader_arguments, with_settings
+from ridgeline.optimization.function_program import Batches
 from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
 from ridgeline.records.optimized import SearchCode

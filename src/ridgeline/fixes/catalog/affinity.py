@@ -20,6 +20,7 @@ FIX = Fix(
     title="every core of the machine",
     alters="nothing",
     answers=("affinity",),
+    own_process=True,
     why="An affinity is inherited by each thread and worker: they take turns on its cores while "
     "others stand idle.",
     wrong_when="Those cores were given to the program on purpose, because others use the rest.",

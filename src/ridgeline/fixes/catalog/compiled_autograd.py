@@ -28,6 +28,7 @@ FIX = Fix(
     together=("compile",),
     slow_start=True,
     longer=2,
+    own_process=True,
     why="The whole backward becomes one graph, over the model's graph breaks, with the sums of "
     "gradients in it.",
     wrong_when="The backward differs from step to step: each is captured again.",

@@ -18,6 +18,7 @@ FIX = Fix(
     alters="nothing",
     answers=("fragmentation",),
     saves="memory",
+    own_process=True,
     why="The allocator maps pages behind one long address range instead of asking for blocks of "
     "fixed size: sizes that change leave no gaps.",
     wrong_when="Tensors are shared with other processes over CUDA IPC, or the driver maps no "

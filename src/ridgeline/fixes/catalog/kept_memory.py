@@ -23,6 +23,7 @@ FIX = Fix(
     group="global",
     title="freed memory kept for the next step",
     alters="nothing",
+    own_process=True,
     why="The C library gives freed memory back to the system, and every step asks for it again, "
     "page by page, each cleared first. Told to keep it, a step finds the last one's.",
     wrong_when="The program needs much memory for a while and little afterwards, and others on the "

@@ -29,6 +29,7 @@ FIX = Fix(
     group="loop",
     title="a larger batch",
     alters="semantics",
+    own_process=True,
     why="What a step costs whatever its size (launches, the update, Python) is divided over more "
     "samples, and larger products use the device better. The learning rate is left as it is: "
     "whether it has to grow with the batch is for the one who trains to decide.",

@@ -24,6 +24,7 @@ FIX = Fix(
     # torch counts cores when it is imported, which is before: 2 threads stay 2 on one core, and
     # sums are divided as they were.
     alters="nothing",
+    own_process=True,
     why="A machine with several sockets has memory beside each. A program that wanders between "
     "them launches kernels and copies batches across the link between the sockets.",
     wrong_when="The loader's workers need more cores than one node has, or another program is at "

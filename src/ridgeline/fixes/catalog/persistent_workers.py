@@ -29,6 +29,7 @@ FIX = Fix(
     together=("loader-workers",),
     redraws="from the second epoch on the copy draws other random numbers, another shuffle among "
     "them, just as random: workers that stay take one number fewer an epoch",
+    own_process=True,
     why="Without it each epoch ends its workers, starts new ones and waits for their first "
     "batches.",
     wrong_when="The dataset is changed between epochs, which workers that stay do not see, or two "

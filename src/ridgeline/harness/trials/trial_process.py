@@ -85,14 +85,16 @@ def run(
     if ended.code == 0:
         return _read(directory, plan, ended, began, memory)
     return Outcome(
-        failure=_failure(ended, timeout_s, _last_capture(directory)),
+        failure=failure_of(ended, timeout_s, directory),
         timed_out=ended.code is None,
         last_lines=ended.last_lines,
         wall_s=ended.wall_ns / 1e9,
     )
 
 
-def _failure(ended: Ended, timeout_s: float, capture: Capture | None) -> Reason:
+def failure_of(ended: Ended, timeout_s: float, directory: Path) -> Reason:
+    """Return why a program that was recorded in `directory` ended as it did."""
+    capture = _last_capture(directory)
     if ended.code is None:
         step = capture.steps + 1 if capture is not None else None
         return because(TrialFailure.TIMED_OUT, limit_s=timeout_s, step=step)

@@ -56,6 +56,7 @@ from ridgeline.report.views.optimized_phrases import (
     pays_after,
     rate,
     results_word,
+    time_spent,
     titled,
     titles,
     where_confirmed,
@@ -155,7 +156,14 @@ def _ladder_table(ladder: Ladder) -> Table:
     rows = [row("baseline", *baseline, tone="quiet")]
     if result.control is not None:
         rows.append(row("A/A control", "", "", factor(result.control), *[""] * 4, tone="quiet"))
+    race = result.race
+    if race is not None and race.control is not None:
+        control = factor(race.control)
+        rows.append(row("A/A control of the race", "", "", control, *[""] * 4, tone="quiet"))
     rows += [_rung_row(ladder, attempt) for attempt in ladder.tried]
+    if race is not None and race.ratio is not None:
+        cells = ("all of them in the race", "", _times(race.ratio.value), factor(race.ratio))
+        rows.append(row(*cells, *[""] * 4, tone="quiet"))
     if result.total is not None:
         rows.append(_whole_row(result, result.total))
     return Table(columns=_LADDER_COLUMNS, rows=tuple(rows))
@@ -403,7 +411,11 @@ def _ending(result: Optimized) -> Iterator[Item]:
     if result.stopped:
         text = f"before everything was tried: {explain(result.stopped)}"
         yield item("stopped", text, level="warning")
+    if result.race is not None and result.race.reason is not None:
+        yield item("no race", explain(result.race.reason), level="warning")
     yield item("took", effort(result))
+    if result.time is not None:
+        yield item("of it", time_spent(result.time))
 
 
 def _proofs(ladder: Ladder) -> Iterator[Block]:

@@ -14,7 +14,7 @@ from ridgeline.records.ladder import (
     lost_first_pair,
     verdict_of_ratio,
 )
-from ridgeline.records.optimized import Measured, Optimized, Rung, SearchCode, Total
+from ridgeline.records.optimized import Measured, Optimized, Rung, SearchCode, TimeSpent, Total
 from ridgeline.records.parity import MEANS, Alters, Parity
 from ridgeline.records.trial import TrialFailure
 from ridgeline.report.document import Command, Tone
@@ -258,11 +258,22 @@ def costs(result: Optimized, total: Total) -> tuple[str, ...]:
 
 def effort(result: Optimized) -> str:
     parts = [f"{plural(result.trials, 'trial')} in {units.seconds(result.spent_s)}"]
+    if result.race is not None and result.race.measured:
+        parts.append(f"{plural(result.race.measured, 'set')} of fixes raced in one process")
     if result.remembered:
         parts.append(f"{plural(result.remembered, 'trial')} reused from an earlier call")
     if result.noise:
         parts.append(noise(result))
     return " · ".join(parts)
+
+
+def time_spent(time: TimeSpent) -> str:
+    """Return what the time of the call went into."""
+    parts = {
+        "diagnosing": time.diagnosing_s, "racing": time.racing_s, "proving": time.proving_s,
+        "writing": time.writing_s,
+    }  # fmt: skip
+    return " · ".join(f"{name} {units.seconds(s)}" for name, s in parts.items() if s >= 0.05)
 
 
 def where_confirmed(result: Optimized) -> str:
@@ -382,8 +393,15 @@ def _bound_doubt(ladder: Ladder) -> str:
 
 
 def disagreement(ladder: Ladder) -> str:
-    """Return a remark if the product of the rungs disagrees with what was confirmed, else ""."""
-    total, product = ladder.optimized.total, ladder.product
+    """Return a remark if the race or the product of the rungs disagrees with what was confirmed,
+    else ""."""
+    total, product, race = ladder.optimized.total, ladder.product, ladder.optimized.race
+    raced = race.ratio if race is not None else None
+    if total is not None and raced is not None and _lie_apart(raced, total.ratio):
+        return (
+            f"The race measured {factor(raced)}, fresh processes {factor(total.ratio)}: the "
+            "intervals do not meet. What was measured in fresh processes counts."
+        )
     if not ladder.disagrees or total is None or product is None:
         return ""
     selection_bias = ", or fixes were kept because their measurement was lucky"
@@ -393,6 +411,10 @@ def disagreement(ladder: Ladder) -> str:
         f"{selection_bias if product > total.ratio.value else ''}. "
         f"What was measured {where_confirmed(ladder.optimized)} counts."
     )
+
+
+def _lie_apart(first: Ratio, second: Ratio) -> bool:
+    return first.ci_low > second.ci_high or second.ci_low > first.ci_high
 
 
 def next_command(ladder: Ladder) -> Command | None:

@@ -1,0 +1,279 @@
+"""The session of a race: the program's own loop runs, and at the ends of its steps candidates are
+switched and timed.
+
+The measuring is a generator that is resumed when a step of the program ends; each `yield` in it is
+one step. The steps train one model under changing fixes, so nothing that they compute is a result.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ridgeline.harness.capture.session import MAX_FAULTS, Session
+from ridgeline.harness.capture.step_boundaries import End
+from ridgeline.harness.race.feeds import Feeds
+from ridgeline.harness.race.layers import Layers
+from ridgeline.records.race import RaceBlock, RaceMember, RaceMessage, RacePlan, RaceRequest
+from ridgeline.records.run import Settings
+from ridgeline.records.trial import Asked
+
+MIN_WARM_UP_STEPS = 3
+"""Steps of the baseline before the first request: lazy initialisation is over by then."""
+MIN_SET_UP_STEPS, MAX_SET_UP_STEPS = 3, 24
+"""Steps that a new candidate takes before it is timed: at least so many, and until two in a row
+compile nothing."""
+SKIPPED_STEPS = 1
+"""Steps after a switch that are not timed: they pay for caches, allocator and guards."""
+POLL_S = 0.002
+MAX_IDLE_S = 120.0
+"""Without a request for this long the process ends: whoever asks is gone."""
+ANSWERS = "answers.jsonl"
+
+
+def request_file(directory: Path, number: int) -> Path:
+    return directory / f"request-{number}.json"
+
+
+class RaceSession(Session):
+    def __init__(
+        self, torch: Any, directory: Path, plan: RacePlan, end: Callable[[], None]
+    ) -> None:
+        settings = Settings(full=True, trace_steps=0, stop_after=0)
+        super().__init__(torch, directory, settings, rank=0, world=1)
+        self.progress.needs_every_step = True
+        self.progress.recording.sample = _nothing  # type: ignore[method-assign]
+        self._end_step = self.progress.end_step
+        self.progress.end_step = self._step_ended  # type: ignore[method-assign]
+        self._plan = plan
+        self._end = end
+        self.feeds = Feeds(torch)
+        self.feeds.install()
+        self.layers = Layers(torch, plan.functions)
+        self.measuring = Measuring(torch, directory, plan, self)
+        self._steps = iter(self.measuring.steps())
+        self._input_began_ns = 0
+
+    def input_begins(self, iterator: Any) -> Any:
+        self._input_began_ns = time.perf_counter_ns()
+        return super().input_begins(iterator)
+
+    def input_ends(self, token: Any) -> None:
+        self.measuring.input_ns += time.perf_counter_ns() - self._input_began_ns
+        super().input_ends(token)
+
+    def call_begins(self, module: Any, args: Any, kwargs: Any) -> Any:
+        if not self.progress.off and self._jit_traces() is None:
+            in_training = module.training or self._eval_trains
+            trains = self._torch.is_grad_enabled() and in_training
+            if trains or not self._plan.trains:
+                self._apart(self.layers.call_begins, module, args, kwargs)
+                if not self._plan.trains:
+                    self.feeds.trained()
+        return super().call_begins(module, args, kwargs)
+
+    def backward_begins(self, tensors: Any) -> Any:
+        self.feeds.trained()
+        return super().backward_begins(tensors)
+
+    def optimizer_begins(self, optimizer: Any, *rest: Any) -> None:
+        self.layers.meet(optimizer)
+        super().optimizer_begins(optimizer, *rest)
+
+    def _can_run_operators(self) -> bool:
+        """Return False: a race does not check gradients, because the check would be timed."""
+        return False
+
+    def _step_ended(self, end: End) -> None:
+        compile_ns = self.progress.compiling.ns
+        self._end_step(end)
+        if end is End.EARLIER or (self._plan.trains and self._stepping.mode == "call"):
+            return
+        self.measuring.compile_ns = compile_ns
+        self.layers.step_ended()
+        self._apart(next, self._steps)
+
+    def _apart(self, do: Any, *given: Any) -> None:
+        """Do our own work without counting its calls as the program's."""
+        closed, self.gate.closed = self.gate.closed, True
+        try:
+            do(*given)
+        except Exception as error:
+            self.measuring.say(RaceMessage(fault=f"{type(error).__name__}: {error}"[:300]))
+            self._end()
+        finally:
+            self.gate.closed = closed
+
+    def _note_fault(self, where: str, error: Exception) -> None:
+        super()._note_fault(where, error)
+        if self._faults >= MAX_FAULTS:
+            self.measuring.say(RaceMessage(fault=f"{where}: {error}"[:300]))
+            self._end()
+
+    def end(self) -> None:
+        """End the program: the race is over."""
+        self.feeds.close()
+        self._end()
+
+
+class Measuring:
+    """Measures what the requests ask for."""
+
+    def __init__(self, torch: Any, directory: Path, plan: RacePlan, session: RaceSession) -> None:
+        self._torch = torch
+        self._directory = directory
+        self._session = session
+        self._answers = (directory / ANSWERS).open("ab", buffering=0)
+        self._shuffle = random.Random(plan.seed).shuffle
+        self._set_up: set[bytes] = set()
+        self._requests = 0
+        self.compile_ns = 0
+        """Time that the step which has just ended spent compiling."""
+        self.input_ns = 0
+        """Time of the current block spent waiting for the loader."""
+
+    def say(self, message: RaceMessage) -> None:
+        self._answers.write(msgspec.json.encode(message) + b"\n")
+
+    def steps(self) -> Iterator[None]:
+        yield from self._until_steady(MIN_WARM_UP_STEPS)
+        self.say(RaceMessage(ready=True))
+        while not (request := self._wait_for_request()).end:
+            for number, fixes in enumerate(request.sets):
+                yield from self._set_up_member(request, number, fixes)
+            yield from self._rounds(request)
+            self._use(())
+            self.say(RaceMessage(measured=request.number))
+        self._session.end()
+        yield
+
+    def _until_steady(self, least: int) -> Iterator[None]:
+        """Take steps until two in a row compile nothing."""
+        quiet = 0
+        for taken in range(1, MAX_SET_UP_STEPS + 1):
+            yield
+            quiet = 0 if self.compile_ns else quiet + 1
+            if taken >= least and quiet >= 2:
+                return
+
+    def _wait_for_request(self) -> RaceRequest:
+        deadline = time.monotonic() + MAX_IDLE_S
+        while time.monotonic() < deadline:
+            if self._next_request().exists():
+                self._requests += 1
+                return msgspec.json.decode(
+                    request_file(self._directory, self._requests).read_bytes(), type=RaceRequest
+                )
+            time.sleep(POLL_S)
+        return RaceRequest(number=0, end=True)
+
+    def _next_request(self) -> Path:
+        return request_file(self._directory, self._requests + 1)
+
+    def _use(self, fixes: tuple[Asked, ...]) -> None:
+        self._session.feeds.use(self._session.layers.use(fixes))
+
+    def _set_up_member(
+        self, request: RaceRequest, number: int, fixes: tuple[Asked, ...]
+    ) -> Iterator[None]:
+        """Apply a set of fixes for the first time, and let it compile."""
+        key = msgspec.json.encode(fixes, order="sorted")
+        if key not in self._set_up:
+            self._set_up.add(key)
+            self.say(RaceMessage(member=_member(request, number, began=True)))
+            began, compile_ns = time.perf_counter_ns(), 0
+            self._use(fixes)
+            for _ in self._until_steady(MIN_SET_UP_STEPS):
+                yield
+                compile_ns += self.compile_ns
+            for _ in range(self._session.feeds.steps_ahead()):
+                yield
+            self._note_member(request, number, fixes, began, compile_ns)
+        else:
+            self._note_member(request, number, fixes, time.perf_counter_ns(), 0)
+
+    def _note_member(
+        self, request: RaceRequest, number: int, fixes: tuple[Asked, ...], began_ns: int,
+        compile_ns: int,
+    ) -> None:  # fmt: skip
+        outcomes = [layer.program.outcome() for layer in self._session.layers.of(fixes)]
+        member = _member(
+            request, number,
+            applied=tuple(one for applied, _ in outcomes for one in applied),
+            not_applied=tuple(one for _, missing in outcomes for one in missing),
+            compile_s=compile_ns / 1e9, setup_s=(time.perf_counter_ns() - began_ns) / 1e9,
+        )  # fmt: skip
+        self.say(RaceMessage(member=member))
+
+    def _rounds(self, request: RaceRequest) -> Iterator[None]:
+        order = list(range(len(request.sets)))
+        for number in range(request.rounds):
+            self._shuffle(order)
+            blocks = []
+            for member in order:
+                self.say(RaceMessage(member=_member(request, member, began=True)))
+                self._use(request.sets[member])
+                for _ in range(SKIPPED_STEPS):
+                    yield
+                block = _Block(self._torch, self)
+                for _ in range(request.block_steps):
+                    yield
+                    block.compile_ns += self.compile_ns
+                block.end()
+                blocks.append((member, block))
+            for member, block in blocks:
+                self.say(RaceMessage(block=block.record(request, member, number)))
+            if self._next_request().exists():
+                return
+
+
+def _member(request: RaceRequest, number: int, **facts: Any) -> RaceMember:
+    return RaceMember(request=request.number, member=number, **facts)
+
+
+class _Block:
+    """Consecutive steps that are timed, by the device's clock if there is one."""
+
+    def __init__(self, torch: Any, measuring: Measuring) -> None:
+        self._torch = torch
+        self._measuring = measuring
+        self._on_device = torch.cuda.is_available() and torch.cuda.is_initialized()
+        self.compile_ns = 0
+        measuring.input_ns = 0
+        if self._on_device:
+            torch.cuda.reset_peak_memory_stats()
+        self._began = self._marks()
+        self._ended = self._began
+        self._input_ns = self._peak_bytes = 0
+
+    def _marks(self) -> tuple[int, int, Any]:
+        event = None
+        if self._on_device:
+            event = self._torch.cuda.Event(enable_timing=True)
+            event.record()
+        return time.perf_counter_ns(), time.process_time_ns(), event
+
+    def end(self) -> None:
+        self._ended = self._marks()
+        self._input_ns = self._measuring.input_ns
+        if self._on_device:
+            self._peak_bytes = self._torch.cuda.max_memory_allocated()
+
+    def record(self, request: RaceRequest, member: int, number: int) -> RaceBlock:
+        (wall, cpu, event), (wall_end, cpu_end, event_end) = self._began, self._ended
+        wall_ns = wall_end - wall
+        if event is not None:
+            event_end.synchronize()
+            wall_ns = round(1e6 * event.elapsed_time(event_end))
+        return RaceBlock(
+            request=request.number, member=member, round=number, steps=request.block_steps,
+            wall_ns=wall_ns, cpu_ns=cpu_end - cpu, input_ns=self._input_ns,
+            peak_bytes=self._peak_bytes, compile_ns=self.compile_ns,
+        )  # fmt: skip
+
+
+def _nothing(makes_batches: bool = False) -> None:
+    pass

@@ -1,0 +1,347 @@
+"""A race: sets of fixes timed against each other in one process of the program, in interleaved
+blocks. If the process ends, it is started again, without the set under which it failed."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+import msgspec
+from msgspec import Struct
+
+from ridgeline.harness.race.race_process import RaceProcess
+from ridgeline.records.facts import Ratio, Reason, Verdict, because
+from ridgeline.records.optimized import SearchCode
+from ridgeline.records.race import RaceBlock, RaceMember, RaceMessage, RacePlan, RaceRequest
+from ridgeline.records.run import Target
+from ridgeline.records.trial import Applied, Asked, NotApplied, TrialFailure
+from ridgeline.statistics.paired import paired_ratio
+
+MIN_GAIN = 1.02
+"""A smaller gain does not matter."""
+LEVEL = 0.01
+"""Level of the intervals: a heat is looked at several times, and many sets are in it."""
+FIRST_ROUNDS, MAX_ROUNDS = 4, 64
+"""Rounds before the first look, and rounds after which a set that is undecided stays so."""
+CHUNK_S = 1.5
+"""Time between two looks, if the steps are short enough for more than `FIRST_ROUNDS` in it."""
+SHORT_BLOCK_STEPS = 2
+MIN_BLOCK_S = 0.004
+"""Blocks of very short steps have as many of them as fit in this time."""
+MAX_BLOCK_STEPS = 16
+MAX_STARTS_WITHOUT_PROGRESS = 2
+SET_UP_LIMIT_S, COMPILING_LIMIT_S = 30.0, 240.0
+"""A candidate that is not ready after so long is taken to hang; one that compiles may take
+longer."""
+SLOW_FACTOR = 8.0
+"""A heat may take so many times as long as its steps should, before it is taken to hang."""
+_PATIENCE_S = 5.0
+"""Time that a process has to finish its round once the time is over."""
+SetKey = bytes
+
+
+def set_key(fixes: Sequence[Asked]) -> SetKey:
+    return msgspec.json.encode(fixes, order="sorted")
+
+
+class Standing(Struct, kw_only=True):
+    """How a set of fixes did in a heat."""
+
+    fixes: tuple[Asked, ...]
+    verdict: Verdict = "UNDECIDED"
+    ratio: Ratio | None = None
+    """Against the heat's base."""
+    failure: Reason | None = None
+    """Why it could not be timed."""
+    applied: tuple[Applied, ...] = ()
+    not_applied: tuple[NotApplied, ...] = ()
+    step_ms: float = 0.0
+    input_share: float = 0.0
+    peak_bytes: int = 0
+    compile_s: float = 0.0
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether each of its fixes found something to change."""
+        applied = {one.fix for one in self.applied}
+        return all(one.fix in applied for one in self.fixes)
+
+
+class Heat(Struct, frozen=True):
+    """The base of a heat, and how the others did against it."""
+
+    base: Standing
+    others: tuple[Standing, ...]
+    control: Ratio | None
+    """The base against itself."""
+    rounds: int
+
+
+class CannotRace(Exception):
+    """The program cannot be raced; `reason` says why."""
+
+    def __init__(self, reason: Reason) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class _Entry:
+    """A set in a heat, with what was measured of it."""
+
+    def __init__(self, fixes: tuple[Asked, ...]) -> None:
+        self.standing = Standing(fixes=fixes)
+        self.blocks: dict[int, RaceBlock] = {}
+        """By round, counted over all requests of the heat."""
+        self.is_open = True
+
+
+class Race:
+    def __init__(
+        self, target: Target, plan: RacePlan, home: Path, *, left_s: Callable[[], float],
+        slow_start: Callable[[tuple[Asked, ...]], bool],
+    ) -> None:  # fmt: skip
+        """`left_s` returns the time that the race has left; `slow_start`, whether a set compiles
+        first."""
+        self._target = target
+        self._plan = plan
+        self._home = home
+        self._left_s = left_s
+        self._slow_start = slow_start
+        self._process: RaceProcess | None = None
+        self._failed: dict[SetKey, Reason] = {}
+        self._starts_without_progress = 0
+        self._round = 0
+        self._is_ready = False
+        """Whether the program takes steady steps."""
+        self.measured: set[SetKey] = set()
+        """The sets that were timed at least once."""
+        self.step_s = 0.0
+        """The latest time of a step of the base."""
+        self.starts = 0
+        self.start_s = 0.0
+        """What the program took until it could be raced."""
+        self.compile_s = 0.0
+        """The longest time that a set has compiled."""
+        self._began_s = 0.0
+        self.compiled: Path | None = None
+        """The folder of what was compiled; None before a process was started."""
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.end()
+
+    def heat(
+        self, base: tuple[Asked, ...], sets: Sequence[tuple[Asked, ...]], limit_s: float
+    ) -> Heat:
+        """Time the sets against the base until each is decided, or until `limit_s` is over. A set
+        that is decided leaves, except the winners. Raise CannotRace if the base cannot be timed."""
+        deadline_s = time.monotonic() + min(limit_s, self._left_s())
+        known = {set_key(base)}
+        fresh = [known.add(key) or fixes for fixes in sets if (key := set_key(fixes)) not in known]  # type: ignore[func-returns-value]
+        entries = [_Entry(base), _Entry(base), *map(_Entry, fresh)]
+        rounds = 0
+        for entry in entries[2:]:
+            entry.standing.failure = self._failed.get(set_key(entry.standing.fixes))
+        while rounds < MAX_ROUNDS and time.monotonic() < deadline_s:
+            able = [one for one in entries[2:] if one.is_open and one.standing.failure is None]
+            undecided = [one for one in able if one.standing.verdict == "UNDECIDED"]
+            if not undecided:
+                break
+            racing = [*entries[:2], *able]
+            chunk = self._chunk(len(racing), rounds)
+            rounds += self._measure(racing, chunk, deadline_s)
+            self._look(entries)
+        control = _ratio(entries[0], entries[1])
+        others = tuple(entry.standing for entry in entries[2:])
+        return Heat(entries[0].standing, others, control, rounds)
+
+    def _chunk(self, members: int, rounds: int) -> int:
+        """Return how many rounds to run before the next look."""
+        if not rounds:
+            return FIRST_ROUNDS
+        round_s = members * (self._block_steps() + 1) * max(self.step_s, 1e-4)
+        return max(FIRST_ROUNDS, min(round(CHUNK_S / round_s), MAX_ROUNDS - rounds))
+
+    def _block_steps(self) -> int:
+        if not self.step_s:
+            return SHORT_BLOCK_STEPS
+        wanted = math.ceil(MIN_BLOCK_S / self.step_s)
+        return max(SHORT_BLOCK_STEPS, min(wanted, MAX_BLOCK_STEPS))
+
+    def _measure(self, racing: list[_Entry], rounds: int, deadline_s: float) -> int:
+        """Run so many rounds of these sets, and return how many were complete."""
+        request = RaceRequest(
+            number=0, sets=tuple(entry.standing.fixes for entry in racing), rounds=rounds,
+            block_steps=self._block_steps(),
+        )  # fmt: skip
+        asking = _Asking(self._round, deadline_s)
+        self._round += rounds
+        process = self._running()
+        for message in process.messages(deadline_s + _PATIENCE_S):
+            if message is None:
+                if self._is_overdue(process, asking, racing):
+                    break
+                if self._is_ready and not asking.number:
+                    asking.number = process.ask(request)
+                continue
+            asking.heard_s = time.monotonic()
+            if message.fault:
+                raise CannotRace(because(SearchCode.RACE_FAULT, error=message.fault))
+            if message.ready:
+                self._is_ready = True
+                self.start_s = time.monotonic() - self._began_s
+            self._note(message, asking, racing)
+            if message.measured and message.measured >= asking.number:
+                return asking.complete
+        if not process.is_running:
+            self._note_end(process, asking, racing)
+        process.end(0.0)
+        self._process = None
+        return asking.complete
+
+    def _running(self) -> RaceProcess:
+        """Return the process of the race, and start one if there is none."""
+        if self._process is None or not self._process.is_running:
+            if self._starts_without_progress >= MAX_STARTS_WITHOUT_PROGRESS:
+                raise CannotRace(because(SearchCode.RACE_TOO_SHORT, starts=self.starts))
+            self._process = RaceProcess(self._target, self._plan, self._home)
+            self.compiled = self._process.compiled
+            self._is_ready = False
+            self._began_s = time.monotonic()
+            self.starts += 1
+            self._starts_without_progress += 1
+        return self._process
+
+    def _note(self, message: RaceMessage, asking: "_Asking", racing: list[_Entry]) -> None:
+        member, block = message.member, message.block
+        if member is not None:
+            asking.current = member
+            if not member.began:
+                standing = racing[member.member].standing
+                standing.applied, standing.not_applied = member.applied, member.not_applied
+                standing.compile_s = max(standing.compile_s, member.compile_s)
+                self.compile_s = max(self.compile_s, member.compile_s)
+        if block is not None:
+            self._starts_without_progress = 0
+            entry = racing[block.member]
+            entry.blocks[asking.first_round + block.round] = block
+            asking.complete = max(asking.complete, block.round + 1)
+            self.measured.add(set_key(entry.standing.fixes))
+            if not block.member:
+                self.step_s = block.wall_ns / block.steps / 1e9
+
+    def _is_overdue(self, process: RaceProcess, asking: "_Asking", racing: list[_Entry]) -> bool:
+        """Return whether the process has to be ended: it hangs, or the time is over."""
+        now, current = time.monotonic(), asking.current
+        fixes = racing[current.member].standing.fixes if current is not None else ()
+        limit_s = COMPILING_LIMIT_S if self._slow_start(fixes) else SET_UP_LIMIT_S
+        limit_s += SLOW_FACTOR * self.step_s * len(racing) * (self._block_steps() + 1)
+        if current is not None and now - asking.heard_s > limit_s:
+            self._fail(racing, current, because(TrialFailure.TIMED_OUT, limit_s=limit_s, step=None))
+            return True
+        if now > asking.deadline_s and not asking.is_stopping:
+            asking.is_stopping = True
+            if asking.number:
+                asking.number = process.ask(RaceRequest(number=0))
+        return False
+
+    def _fail(self, racing: list[_Entry], member: RaceMember, reason: Reason) -> None:
+        """Note that the process did not go on under a set of fixes."""
+        standing = racing[member.member].standing
+        if not standing.fixes:
+            raise CannotRace(reason)
+        standing.failure = reason
+        self._failed[set_key(standing.fixes)] = reason
+
+    def _note_end(self, process: RaceProcess, asking: "_Asking", racing: list[_Entry]) -> None:
+        """Note which set the process ended under, if it did not reach its own end."""
+        failure = process.failure()
+        if failure is None:
+            return
+        if asking.current is None:
+            raise CannotRace(failure)
+        self._fail(racing, asking.current, failure)
+
+    def _look(self, entries: list[_Entry]) -> None:
+        """Judge each set by the rounds so far. A set that cannot win leaves."""
+        base = entries[0]
+        _fill_in(base)
+        for entry in entries[2:]:
+            _fill_in(entry)
+            standing = entry.standing
+            if standing.failure is not None:
+                standing.verdict = "INVALID"
+                continue
+            standing.ratio = _ratio(base, entry)
+            standing.verdict = _verdict(base, entry, standing.ratio)
+            entry.is_open = standing.verdict in ("UNDECIDED", "FASTER") and standing.is_applied
+
+
+class _Asking:
+    """How far a request has come."""
+
+    def __init__(self, first_round: int, deadline_s: float) -> None:
+        self.first_round = first_round
+        self.deadline_s = deadline_s
+        self.number = 0
+        """Number of the request; 0 as long as the program is not ready for it."""
+        self.complete = 0
+        """How many of its rounds are complete."""
+        self.current: RaceMember | None = None
+        """The set that the program runs under."""
+        self.heard_s = time.monotonic()
+        """When the process last said something."""
+        self.is_stopping = False
+
+
+def _pairs(base: _Entry, other: _Entry) -> Iterator[tuple[RaceBlock, RaceBlock]]:
+    """Yield the blocks of the rounds in which both were timed, and neither compiled."""
+    for number, block in sorted(base.blocks.items()):
+        beside = other.blocks.get(number)
+        if beside is not None and not (block.compile_ns or beside.compile_ns):
+            yield block, beside
+
+
+def _ratio(base: _Entry, other: _Entry, *, of_processor: bool = False) -> Ratio | None:
+    """Return how many times as fast the other set is, by the rounds that both were in."""
+    times = [
+        (a.cpu_ns / a.steps, b.cpu_ns / b.steps)
+        if of_processor
+        else (a.wall_ns / a.steps, b.wall_ns / b.steps)
+        for a, b in _pairs(base, other)
+    ]
+    if len(times) < 2 or any(not a or not b for a, b in times):
+        return None
+    before, after = zip(*times, strict=True)
+    found = paired_ratio(before, after, seed=0).estimate(LEVEL)
+    return Ratio(value=found.ratio, ci_low=found.ci_low, ci_high=found.ci_high, pairs=len(times))
+
+
+def _verdict(base: _Entry, other: _Entry, ratio: Ratio | None) -> Verdict:
+    """Return the verdict by the wall clock. On a processor that others use too, its own time is the
+    second witness: where both clocks show a gain, an interval of either is enough."""
+    if ratio is None:
+        return "UNDECIDED"
+    if ratio.ci_low > 1 and ratio.value >= MIN_GAIN:
+        return "FASTER"
+    if ratio.ci_high < 1 and ratio.value <= 1 / MIN_GAIN:
+        return "SLOWER"
+    if ratio.ci_low >= 1 / MIN_GAIN and ratio.ci_high <= MIN_GAIN:
+        return "SAME"
+    work = _ratio(base, other, of_processor=True)
+    on_device = any(block.peak_bytes for block in base.blocks.values())
+    if work is None or on_device or ratio.value < MIN_GAIN or work.ci_low < MIN_GAIN:
+        return "UNDECIDED"
+    return "FASTER"
+
+
+def _fill_in(entry: _Entry) -> None:
+    """Note what the blocks of a set say of its step."""
+    blocks = [block for block in entry.blocks.values() if not block.compile_ns]
+    if blocks:
+        standing = entry.standing
+        standing.step_ms = median(block.wall_ns / block.steps for block in blocks) / 1e6
+        wall_ns = sum(block.wall_ns for block in blocks)
+        standing.input_share = min(sum(block.input_ns for block in blocks) / wall_ns, 1.0)
+        standing.peak_bytes = max(block.peak_bytes for block in blocks)
