@@ -118,7 +118,8 @@ def setting(applied: Applied, framework: Framework) -> Setting | None:
     one for another thing: an optimizer that it makes itself and fuses under no name of its own."""
     hugging_face = framework == "hugging face"
     table = _HUGGING_FACE_SETTINGS if hugging_face else _LIGHTNING_SETTINGS
-    row, facts = table.get(applied.fix), applied.targets[0].done.facts
+    row = table.get(applied.fix)
+    facts = applied.targets[0].done.facts if applied.targets else {}
     whole = all(one.done.facts.get("path") == "" for one in applied.targets)
     if row is None or (applied.fix == "checkpointing" and not whole):
         if hugging_face and applied.fix == "foreach-optimizer":
