@@ -299,7 +299,7 @@ def candidates_measured(found: dict[str, Any]) -> int:
         if row["kind"] == "rung" and row["ratio"] is not None
     }
     race = found.get("race") or {}
-    return max(len(contested), len(race.get("candidates") or ()))
+    return max(len(contested), race.get("measured") or 0)
 
 
 def run_optimize(words: list[str], folder: Path, within_s: float) -> int:
