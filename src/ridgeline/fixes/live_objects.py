@@ -4,9 +4,11 @@ optimizer is altered as if its constructor had been given them."""
 import copy
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from ridgeline.fixes.program import OPTIMIZERS, Made, OnMade, Outcome, Program
+from ridgeline.harness.capture.text_generation import OnGenerate, before_generate
 from ridgeline.records.facts import because
 from ridgeline.records.reason_codes import Skip
 
@@ -110,6 +112,20 @@ def _step_on_device(torch: Any, state: dict[str, Any], parameter: Any) -> None:
 class LiveProgram(Program):
     """A program whose loaders and optimizers were made before the fixes came. Nothing happens when
     a fix asks for them; the caller hands them over."""
+
+    def __init__(self, torch: Any) -> None:
+        super().__init__(torch)
+        self.is_on = True
+        """Whether the fixes are on now: what they do before each `generate` is left out if not."""
+        self.recorded: Callable[[Callable[[], None], Any], None] = lambda do, model: do()
+        """Called with what a fix does to a model before `generate`, and with that model."""
+
+    def before_generate(self, do: OnGenerate) -> None:
+        def do_if_on(model: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+            if self.is_on:
+                self.recorded(functools.partial(do, model, args, given), model)
+
+        before_generate(do_if_on)
 
     def on_loader(self, fix: str, do: OnMade) -> None:
         self._on_loader.append((fix, do))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ridgeline.harness.capture.places import user_line
+from ridgeline.harness.capture.text_generation import OnGenerate, before_generate
 from ridgeline.records.facts import Place, Reason, because
 from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.trial import Applied, FixTarget, NotApplied
@@ -122,6 +123,10 @@ class Program:
     def on_model(self, fix: str, do: OnModel) -> None:
         self._on_model.append((fix, do))
         self._not.setdefault(fix, because(Skip.NO_MODEL_CALL))
+
+    def before_generate(self, do: OnGenerate) -> None:
+        """Call `do` before each `generate` of a model of Hugging Face transformers."""
+        before_generate(do)
 
     def on_step(self, do: Callable[[], None]) -> None:
         self._on_step.append(do)

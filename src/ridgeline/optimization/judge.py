@@ -89,9 +89,10 @@ class Judge:
         kept = [one.fix for one in fixes]
         coarse = None if exact else _ROUNDING.get(precision(kept))
         failure = self._run_baseline(0.0)
-        if failure is not None or alters(kept) != "rounding":
-            return failure
         jitters = [ULP, *([coarse] if coarse else [])]
+        if failure is not None or alters(kept) != "rounding":
+            self._postponed = [] if exact else jitters
+            return failure
         self._doing(PERTURBED)
         outcomes = self._bench.perturbed(jitters)
         failures = [self._note_baseline(*pair) for pair in zip(outcomes, jitters, strict=True)]

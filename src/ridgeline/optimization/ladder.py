@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.optimization.agenda import MIN_BOUND, Agenda, Ask, SearchSettings, is_compiler
 from ridgeline.optimization.bench import Bench
 from ridgeline.optimization.candidates import LARGER_BATCH, Candidate, asked
@@ -69,11 +70,7 @@ class Ladder:
         with_batch: Total | None = None
         try:
             raced = self._run_race()
-            possible = [one for one in self._agenda.all() if self._agenda.unable(one) is None]
-            ended = search.judge.learn(
-                raced.kept if raced is not None else possible, search.exact,
-                lambda outcome: search.history.add((), outcome),
-            )  # fmt: skip
+            ended = self._learn_baseline(raced)
             if ended is None:
                 search.larger_batch = self._larger_batch()
                 total = self._prove_race(raced) if raced is not None else None
@@ -108,6 +105,19 @@ class Ladder:
             noise=search.noise.of_process(search.measure),
             stopped=ended or search.trouble or self._stopped,
         )
+
+    def _learn_baseline(self, raced: RaceOutcome | None) -> Reason | None:
+        """Run the baseline: as often as it takes to prove what a race proposes, or as it takes to
+        judge all fixes. Return why there is nothing to compare with, or None."""
+        search = self.search
+
+        def on_trial(outcome: Outcome) -> None:
+            search.history.add((), outcome)
+
+        if raced is not None and raced.kept:
+            return search.judge.learn_for_proof(raced.kept, search.exact, on_trial)
+        possible = [one for one in self._agenda.all() if self._agenda.unable(one) is None]
+        return search.judge.learn(possible, search.exact, on_trial)
 
     def _run_race(self) -> RaceOutcome | None:
         """Race the fixes; return None if there is no race, or if the program cannot be raced."""

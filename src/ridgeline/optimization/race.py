@@ -29,6 +29,11 @@ CHUNK_S = 1.5
 SHORT_BLOCK_STEPS = 2
 MIN_BLOCK_S = 0.004
 """Blocks of very short steps have as many of them as fit in this time."""
+LONG_STEP_S = 0.1
+"""Blocks of longer steps have one each."""
+MAX_SKIPPED_STEP_S = 0.5
+"""Steps are not skipped after a switch if they take longer: what the switch costs is a small part
+of them."""
 MAX_BLOCK_STEPS = 16
 MAX_STARTS_WITHOUT_PROGRESS = 2
 SET_UP_LIMIT_S, COMPILING_LIMIT_S = 30.0, 240.0
@@ -36,8 +41,9 @@ SET_UP_LIMIT_S, COMPILING_LIMIT_S = 30.0, 240.0
 longer."""
 SLOW_FACTOR = 8.0
 """A heat may take so many times as long as its steps should, before it is taken to hang."""
-_PATIENCE_S = 5.0
-"""Time that a process has to finish its round once the time is over."""
+MIN_PATIENCE_S, MAX_PATIENCE_S = 5.0, 20.0
+"""Time that a process has to finish its round once the time is over: as long as starting it again
+takes, within these bounds."""
 SetKey = bytes
 
 
@@ -136,17 +142,25 @@ class Race:
     ) -> Heat:
         """Time the sets against the base until each is decided, or until `limit_s` is over. A set
         that is decided leaves, except the winners. Raise CannotRace if the base cannot be timed."""
-        deadline_s = time.monotonic() + min(limit_s, self._left_s())
         known = {set_key(base)}
         fresh = [known.add(key) or fixes for fixes in sets if (key := set_key(fixes)) not in known]  # type: ignore[func-returns-value]
         entries = [_Entry(base), _Entry(base), *map(_Entry, fresh)]
         rounds = 0
         for entry in entries[2:]:
             entry.standing.failure = self._failed.get(set_key(entry.standing.fixes))
+        deadline_s = math.inf
         while rounds < MAX_ROUNDS and time.monotonic() < deadline_s:
             able = [one for one in entries[2:] if one.is_open and one.standing.failure is None]
             undecided = [one for one in able if one.standing.verdict == "UNDECIDED"]
             if not undecided:
+                break
+            began_s = time.monotonic()
+            self._make_ready()
+            now = time.monotonic()  # what starting took is not the time of this heat
+            first = math.isinf(deadline_s)
+            deadline_s = now + limit_s if first else deadline_s + now - began_s
+            deadline_s = min(deadline_s, now + self._left_s())
+            if now >= deadline_s:
                 break
             racing = [*entries[:2], *able]
             chunk = self._chunk(len(racing), rounds)
@@ -160,37 +174,60 @@ class Race:
         """Return how many rounds to run before the next look."""
         if not rounds:
             return FIRST_ROUNDS
-        round_s = members * (self._block_steps() + 1) * max(self.step_s, 1e-4)
+        round_s = members * (self._block_steps() + self._skipped_steps()) * max(self.step_s, 1e-4)
         return max(FIRST_ROUNDS, min(round(CHUNK_S / round_s), MAX_ROUNDS - rounds))
 
     def _block_steps(self) -> int:
         if not self.step_s:
             return SHORT_BLOCK_STEPS
+        if self.step_s > LONG_STEP_S:
+            return 1
         wanted = math.ceil(MIN_BLOCK_S / self.step_s)
         return max(SHORT_BLOCK_STEPS, min(wanted, MAX_BLOCK_STEPS))
 
-    def _measure(self, racing: list[_Entry], rounds: int, deadline_s: float) -> int:
-        """Run so many rounds of these sets, and return how many were complete."""
-        request = RaceRequest(
-            number=0, sets=tuple(entry.standing.fixes for entry in racing), rounds=rounds,
-            block_steps=self._block_steps(),
-        )  # fmt: skip
-        asking = _Asking(self._round, deadline_s)
-        self._round += rounds
+    def _skipped_steps(self) -> int:
+        return 0 if self.step_s > MAX_SKIPPED_STEP_S else 1
+
+    def _make_ready(self) -> None:
+        """Wait until the program takes steady steps, and start it if it does not run."""
         process = self._running()
-        for message in process.messages(deadline_s + _PATIENCE_S):
+        if self._is_ready:
+            return
+        for message in process.messages(time.monotonic() + self._left_s()):
             if message is None:
-                if self._is_overdue(process, asking, racing):
-                    break
-                if self._is_ready and not asking.number:
-                    asking.number = process.ask(request)
                 continue
-            asking.heard_s = time.monotonic()
             if message.fault:
                 raise CannotRace(because(SearchCode.RACE_FAULT, error=message.fault))
             if message.ready:
                 self._is_ready = True
                 self.start_s = time.monotonic() - self._began_s
+                self.step_s = self.step_s or message.step_ns / 1e9
+                return
+        failure = None if process.is_running else process.failure()
+        if failure is not None:
+            raise CannotRace(failure)
+
+    def _measure(self, racing: list[_Entry], rounds: int, deadline_s: float) -> int:
+        """Run so many rounds of these sets, and return how many were complete."""
+        request = RaceRequest(
+            number=0, sets=tuple(entry.standing.fixes for entry in racing), rounds=rounds,
+            block_steps=self._block_steps(), skipped_steps=self._skipped_steps(),
+        )  # fmt: skip
+        asking = _Asking(self._round, deadline_s)
+        self._round += rounds
+        process = self._running()
+        if not self._is_ready:
+            return 0
+        asking.number = process.ask(request)
+        patience_s = min(max(self.start_s, MIN_PATIENCE_S), MAX_PATIENCE_S)
+        for message in process.messages(deadline_s + patience_s):
+            if message is None:
+                if self._is_overdue(process, asking, racing):
+                    break
+                continue
+            asking.heard_s = time.monotonic()
+            if message.fault:
+                raise CannotRace(because(SearchCode.RACE_FAULT, error=message.fault))
             self._note(message, asking, racing)
             if message.measured and message.measured >= asking.number:
                 return asking.complete
@@ -216,6 +253,8 @@ class Race:
     def _note(self, message: RaceMessage, asking: "_Asking", racing: list[_Entry]) -> None:
         member, block = message.member, message.block
         if member is not None:
+            if asking.current is None or asking.current.member != member.member:
+                asking.previous = asking.current
             asking.current = member
             if not member.began:
                 standing = racing[member.member].standing
@@ -238,21 +277,28 @@ class Race:
         limit_s = COMPILING_LIMIT_S if self._slow_start(fixes) else SET_UP_LIMIT_S
         limit_s += SLOW_FACTOR * self.step_s * len(racing) * (self._block_steps() + 1)
         if current is not None and now - asking.heard_s > limit_s:
-            self._fail(racing, current, because(TrialFailure.TIMED_OUT, limit_s=limit_s, step=None))
+            self._fail(racing, asking, because(TrialFailure.TIMED_OUT, limit_s=limit_s, step=None))
             return True
         if now > asking.deadline_s and not asking.is_stopping:
             asking.is_stopping = True
-            if asking.number:
-                asking.number = process.ask(RaceRequest(number=0))
+            asking.number = process.ask(RaceRequest(number=0))
         return False
 
-    def _fail(self, racing: list[_Entry], member: RaceMember, reason: Reason) -> None:
-        """Note that the process did not go on under a set of fixes."""
-        standing = racing[member.member].standing
-        if not standing.fixes:
-            raise CannotRace(reason)
+    def _fail(self, racing: list[_Entry], asking: "_Asking", reason: Reason) -> None:
+        """Note that the process did not go on under a set of fixes. If it did not go on under the
+        base, it could not go on from where the set before has left it."""
+        assert asking.current is not None
+        base = racing[0].standing.fixes
+        standing = racing[asking.current.member].standing
+        if standing.fixes == base:
+            before = racing[asking.previous.member].standing if asking.previous else standing
+            if before.fixes == base:
+                raise CannotRace(reason)
+            standing = before
+            reason = because(SearchCode.RACE_CANNOT_GO_BACK, cause=reason)
         standing.failure = reason
         self._failed[set_key(standing.fixes)] = reason
+        self._starts_without_progress = 0
 
     def _note_end(self, process: RaceProcess, asking: "_Asking", racing: list[_Entry]) -> None:
         """Note which set the process ended under, if it did not reach its own end."""
@@ -261,7 +307,7 @@ class Race:
             return
         if asking.current is None:
             raise CannotRace(failure)
-        self._fail(racing, asking.current, failure)
+        self._fail(racing, asking, failure)
 
     def _look(self, entries: list[_Entry]) -> None:
         """Judge each set by the rounds so far. A set that cannot win leaves."""
@@ -285,22 +331,30 @@ class _Asking:
         self.first_round = first_round
         self.deadline_s = deadline_s
         self.number = 0
-        """Number of the request; 0 as long as the program is not ready for it."""
+        """Number of the request, or of the one that stops it."""
         self.complete = 0
         """How many of its rounds are complete."""
         self.current: RaceMember | None = None
         """The set that the program runs under."""
+        self.previous: RaceMember | None = None
+        """Another set, under which it ran before."""
         self.heard_s = time.monotonic()
         """When the process last said something."""
         self.is_stopping = False
 
 
 def _pairs(base: _Entry, other: _Entry) -> Iterator[tuple[RaceBlock, RaceBlock]]:
-    """Yield the blocks of the rounds in which both were timed, and neither compiled."""
-    for number, block in sorted(base.blocks.items()):
-        beside = other.blocks.get(number)
-        if beside is not None and not (block.compile_ns or beside.compile_ns):
-            yield block, beside
+    """Yield the blocks of the rounds in which both were timed, and neither compiled. Where most of
+    them are free of a loader that starts its workers, the others are left out: an epoch begins in
+    the block of one set, and would be its cost alone."""
+    both = [
+        (block, other.blocks[number])
+        for number, block in sorted(base.blocks.items())
+        if number in other.blocks
+    ]
+    steady = [pair for pair in both if not any(block.compile_ns for block in pair)]
+    calm = [pair for pair in steady if not any(block.restarts for block in pair)]
+    yield from calm if 2 * len(calm) > len(steady) else steady
 
 
 def _ratio(base: _Entry, other: _Entry, *, of_processor: bool = False) -> Ratio | None:

@@ -23,6 +23,8 @@ class RaceRequest(Struct, frozen=True, kw_only=True):
     """Empty: the program waits for the next request."""
     rounds: int = 1
     block_steps: int = 2
+    skipped_steps: int = 1
+    """Steps after a switch that are not timed: they pay for caches, allocator and guards."""
     end: bool = False
     """Whether the process is to end."""
 
@@ -44,6 +46,8 @@ class RaceBlock(Struct, frozen=True, kw_only=True, omit_defaults=True):
     peak_bytes: int = 0
     """Peak of the device's memory; 0 on a CPU."""
     compile_ns: int = 0
+    restarts: int = 0
+    """How often a loader began anew, and started its workers, in these steps."""
 
 
 class RaceMember(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -67,6 +71,8 @@ class RaceMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     member: RaceMember | None = None
     ready: bool = False
     """Whether the program takes steady steps, and waits for a request."""
+    step_ns: int = 0
+    """Time of the last step before that."""
     measured: int = 0
     """Number of a request that has been measured; 0: none."""
     fault: str = ""

@@ -109,7 +109,9 @@ def test_each_compiled_call_of_decoding_is_heard_like_a_plain_one(model: Any) ->
         return "token"
 
     left: list[Any] = []
-    text_generation.show_compiled_decoding(gate, enter, left.append, lambda _, value: value)
+    text_generation.show_compiled_decoding(
+        lambda: gate.closed, enter, left.append, lambda _, value: value
+    )
     config = CompileConfig(backend="eager", mode="default")
     config._compile_all_devices = True
     given = {"cache_implementation": "static", "compile_config": config}

@@ -13,7 +13,6 @@ from ridgeline.fixes.model_forward import tensors_in
 from ridgeline.fixes.precision import bound
 from ridgeline.fixes.program import Model, Program
 from ridgeline.harness.capture.places import user_line
-from ridgeline.harness.capture.text_generation import before_generate
 from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
@@ -95,7 +94,7 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
             program.failed(FIX.id, error)
 
     program.on_model(FIX.id, at_first_call)
-    before_generate(at_generate)
+    program.before_generate(at_generate)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:

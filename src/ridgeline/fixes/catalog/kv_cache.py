@@ -9,7 +9,6 @@ from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.model_edits import generate_edits
 from ridgeline.fixes.program import Program
 from ridgeline.harness.capture.places import user_line
-from ridgeline.harness.capture.text_generation import before_generate
 from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
@@ -53,7 +52,7 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
         program.did(FIX.id, because(Done.KV_CACHE, model=type(model).__name__), user_line())
 
     program.found_nothing(FIX.id, because(Skip.DOES_NOT_GENERATE))
-    before_generate(use_cache)
+    program.before_generate(use_cache)
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:

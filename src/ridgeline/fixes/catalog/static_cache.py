@@ -11,7 +11,6 @@ from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.model_edits import generate_edits
 from ridgeline.fixes.program import Program
 from ridgeline.harness.capture.places import user_line
-from ridgeline.harness.capture.text_generation import before_generate
 from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
@@ -67,7 +66,7 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
         program.did(FIX.id, because(Done.STATIC_CACHE, model=name), place)
 
     program.found_nothing(FIX.id, because(Skip.DOES_NOT_GENERATE))
-    before_generate(make_static)
+    program.before_generate(make_static)
 
 
 def _obstacle(model: Any, given: Mapping[str, Any]) -> Reason | None:

@@ -87,7 +87,9 @@ class Seams:
         with contextlib.suppress(TypeError, ValueError, AttributeError, KeyError):
             self._around(process.BaseProcess, "start", session.child_starts, _nothing, ("self",))
         self._wrap_zero_grad(optimizer.Optimizer)
-        show_compiled_decoding(session.gate, session.call_begins, session.call_ends, self._see_call)
+        show_compiled_decoding(
+            lambda: session.gate.closed, session.call_begins, session.call_ends, self._see_call
+        )
         self._handles = [
             optimizer.register_optimizer_step_pre_hook(session.optimizer_begins),
             optimizer.register_optimizer_step_post_hook(session.optimizer_ends),

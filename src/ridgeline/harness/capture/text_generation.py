@@ -8,12 +8,11 @@ nothing of those calls: a program would have one step a request and not one a to
 
 import functools
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
-
-from ridgeline.harness.capture.progress import Gate
 
 GENERATION = "transformers.generation.utils"
 MODELS = "transformers.modeling_utils"
@@ -47,14 +46,36 @@ def before_generate(do: OnGenerate) -> None:
     when_imported(GENERATION, wrap)
 
 
+def follow_generate(enter: Callable[[], None], leave: Callable[[], None]) -> None:
+    """Call `enter` when a `generate` of a model of transformers begins, and `leave` when it ends.
+    What `before_generate` is given later is called before `enter`."""
+
+    def wrap(module: ModuleType) -> None:
+        owner = module.GenerationMixin
+        theirs = owner.generate
+
+        @functools.wraps(theirs)
+        def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+            enter()
+            try:
+                return theirs(self, *args, **kwargs)
+            finally:
+                leave()
+
+        vars(generate).pop(_DOING, None)
+        owner.generate = generate
+
+    when_imported(GENERATION, wrap)
+
+
 def show_compiled_decoding(
-    gate: Gate,
+    is_closed: Callable[[], bool],
     enter: Callable[[Any, Any, Any], Any],
     leave: Callable[[Any], None],
     see: Callable[[Any, Any], Any] | None,
 ) -> None:
-    """Let the seam of module calls hear the calls that `generate` compiles: see `instrumented` for
-    `enter`, `leave` and `see`."""
+    """Let the seam of module calls hear the calls that `generate` compiles, unless it `is_closed`:
+    see `instrumented` for `enter`, `leave` and `see`."""
 
     def wrap(module: ModuleType) -> None:
         owner = module.PreTrainedModel
@@ -67,7 +88,7 @@ def show_compiled_decoding(
             compiled = theirs(self, *args, **kwargs)
 
             def call(*args: Any, **kwargs: Any) -> Any:
-                if gate.closed:
+                if is_closed():
                     return compiled(*args, **kwargs)
                 token = enter(self, args, kwargs)
                 try:

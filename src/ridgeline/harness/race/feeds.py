@@ -27,7 +27,14 @@ class Feeds:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self.active: LoaderLike | None = None
+        self.restarts = 0
+        """How often an iterator was made, and its workers started."""
+        self._theirs: Callable[[Any], Any] = iter
+        """Makes the iterator of a loader as the program would without us."""
         self._iterators: weakref.WeakSet[FedIterator] = weakref.WeakSet()
+        self._copies: weakref.WeakKeyDictionary[Any, Copies] = weakref.WeakKeyDictionary()
+        """By the program's loader. They outlive its epochs: a candidate has as many batches of the
+        program's epoch as it had blocks in it, and would start its workers for them each time."""
         self._last: FedIterator | None = None
         self._training: set[int] = set()
         """Ids of the data sets that feed the training."""
@@ -37,13 +44,25 @@ class Feeds:
         theirs, feeds = loader.__iter__, self
 
         def __iter__(self_: Any) -> Any:
-            own = theirs(self_)
-            return own if feeds.is_copy(self_) else FedIterator(feeds, self_, own)
+            if feeds.is_copy(self_):
+                return theirs(self_)
+            return FedIterator(feeds, self_)
 
+        self._theirs = theirs
         loader.__iter__ = __iter__
 
     def is_copy(self, loader: Any) -> bool:
         return getattr(loader, "_ridgeline_copy", False) is True
+
+    def begun(self, loader: Any) -> Any:
+        """Return a new iterator of a loader."""
+        self.restarts += 1
+        return self._theirs(loader)
+
+    def copies_of(self, loader: Any) -> "Copies":
+        if loader not in self._copies:
+            self._copies[loader] = Copies(self)
+        return self._copies[loader]
 
     def handed_out(self, iterator: "FedIterator") -> None:
         self._iterators.add(iterator)
@@ -62,10 +81,10 @@ class Feeds:
         if active is self.active:
             return
         for iterator in list(self._iterators):
-            iterator.stop_workers()
+            signal_workers(iterator.current(), signal.SIGSTOP)
         self.active = active
         for iterator in list(self._iterators):
-            iterator.wake_workers()
+            signal_workers(iterator.current(), signal.SIGCONT)
 
     def steps_ahead(self) -> int:
         """Return how many steps the active feed may live on what its workers made ahead."""
@@ -77,21 +96,68 @@ class Feeds:
     def close(self) -> None:
         """Let all workers run, so that they can end."""
         for iterator in list(self._iterators):
-            iterator.wake_all()
+            signal_workers(iterator.own, signal.SIGCONT)
+        for copies in list(self._copies.values()):
+            copies.wake()
+
+
+class Copies:
+    """The loaders that feed candidates in place of one of the program's loaders."""
+
+    def __init__(self, feeds: Feeds) -> None:
+        self._feeds = feeds
+        self._made: dict[LoaderLike, tuple[Any, Any]] = {}
+        """The loader and its iterator."""
+
+    def add(self, active: LoaderLike, loader: Any) -> None:
+        if active not in self._made:
+            made = active(loader)
+            made.__dict__["_ridgeline_copy"] = True
+            self._made[active] = made, self._feeds.begun(made)
+
+    def loader(self, active: LoaderLike) -> Any:
+        return self._made[active][0]
+
+    def iterator(self, active: LoaderLike) -> Any:
+        return self._made.get(active, (None, None))[1]
+
+    def next_batch(self, active: LoaderLike) -> Any:
+        loader, iterator = self._made[active]
+        try:
+            return next(iterator)
+        except StopIteration:
+            iterator = self._feeds.begun(loader)
+            self._made[active] = loader, iterator
+            return next(iterator)
+
+    def wake(self) -> None:
+        for _, iterator in self._made.values():
+            signal_workers(iterator, signal.SIGCONT)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.wake()  # the iterators end their workers, and wait for them
 
 
 class FedIterator:
     """What the program iterates over instead of its loader's own iterator. An epoch has as many
     batches as the program's loader gives, whichever feed they come from."""
 
-    def __init__(self, feeds: Feeds, loader: Any, own: Any) -> None:
+    def __init__(self, feeds: Feeds, loader: Any) -> None:
         self.loader = loader
+        self.own: Any = None
+        """The loader's own iterator, made when it is first needed: its workers would take time
+        from a candidate that does not use them."""
         self._feeds = feeds
-        self._own = own
-        self._copies: dict[LoaderLike, tuple[Any, Any]] = {}
-        """For each candidate's loader: the loader and its iterator."""
         self._given = 0
         self._length = _length(loader)
+        if feeds.active is None or not feeds.feeds_training(self):
+            self._begin()
+
+    def _begin(self) -> Any:
+        if self.own is None:
+            self.own = self._feeds.begun(self.loader)
+        return self.own
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -100,77 +166,58 @@ class FedIterator:
         if self._length is not None and self._given >= self._length:
             self._end()
             raise StopIteration
-        copied = self._copied()
-        batch = next(self._own) if copied is None else self._next_of(copied)
+        active = self._active()
+        if active is None:
+            batch = next(self._begin())
+        else:
+            copies = self._feeds.copies_of(self.loader)
+            copies.add(active, self.loader)
+            batch = copies.next_batch(active)
         self._given += 1
         self._feeds.handed_out(self)
         return batch
 
     def __len__(self) -> int:
-        return len(self._own)
+        return len(self._begin())
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_own", "loader"):
+        if name in ("own", "loader"):
             raise AttributeError(name)
-        return getattr(self._own, name)
+        return getattr(self._begin(), name)
 
-    def _copied(self) -> LoaderLike | None:
-        active = self._feeds.active
-        if active is None or not self._feeds.feeds_training(self):
-            return None
-        if active not in self._copies:
-            made = active(self.loader)
-            made.__dict__["_ridgeline_copy"] = True
-            self._copies[active] = made, iter(made)
-        return active
+    def _active(self) -> LoaderLike | None:
+        """Return the feed that this loader's batches come from; None for its own."""
+        return self._feeds.active if self._feeds.feeds_training(self) else None
 
-    def _next_of(self, active: LoaderLike) -> Any:
-        loader, iterator = self._copies[active]
-        try:
-            return next(iterator)
-        except StopIteration:  # the copy has given less than an epoch to others
-            iterator = iter(loader)
-            self._copies[active] = loader, iterator
-            return next(iterator)
+    def current(self) -> Any:
+        """Return the iterator that gives the next batch; None if it is not made yet."""
+        active = self._active()
+        return self.own if active is None else self._feeds.copies_of(self.loader).iterator(active)
 
     def current_loader(self) -> Any:
-        copied = self._copied()
-        return self.loader if copied is None else self._copies[copied][0]
-
-    def stop_workers(self) -> None:
-        self._signal(self._current(), signal.SIGSTOP)
-
-    def wake_workers(self) -> None:
-        self._signal(self._current(), signal.SIGCONT)
-
-    def wake_all(self) -> None:
-        for iterator in (self._own, *(iterator for _, iterator in self._copies.values())):
-            self._signal(iterator, signal.SIGCONT)
-
-    def _current(self) -> Any:
-        active = self._feeds.active
-        if active is None or not self._feeds.feeds_training(self):
-            return self._own
-        return self._copies.get(active, (None, None))[1]
-
-    def _signal(self, iterator: Any, number: int) -> None:
-        for worker in getattr(iterator, "_workers", ()):
-            with contextlib.suppress(ProcessLookupError, TypeError):
-                os.kill(worker.pid, number)
+        active = self._active()
+        if active is None or self._feeds.copies_of(self.loader).iterator(active) is None:
+            return self.loader
+        return self._feeds.copies_of(self.loader).loader(active)
 
     def _end(self) -> None:
         """End the epoch: workers that still make batches of it are of no use."""
-        self.wake_all()
-        for iterator in (self._own, *(iterator for _, iterator in self._copies.values())):
-            if not getattr(iterator, "_persistent_workers", False):
-                end = getattr(iterator, "_shutdown_workers", None)
-                if end is not None:
-                    end()
-        self._copies.clear()
+        signal_workers(self.own, signal.SIGCONT)
+        if self.own is not None and not getattr(self.own, "_persistent_workers", False):
+            end = getattr(self.own, "_shutdown_workers", None)
+            if end is not None:
+                end()
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
-            self.wake_all()
+            signal_workers(self.own, signal.SIGCONT)
+
+
+def signal_workers(iterator: Any, number: int) -> None:
+    """Send a signal to the workers of a loader's iterator, if it has any."""
+    for worker in getattr(iterator, "_workers", ()):
+        with contextlib.suppress(ProcessLookupError, TypeError):
+            os.kill(worker.pid, number)
 
 
 def _length(loader: Any) -> int | None:

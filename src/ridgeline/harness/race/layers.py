@@ -3,7 +3,7 @@ optimizers, and the loader that feeds it. Candidates that have a layer in common
 model is compiled once for all of them."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,9 +35,11 @@ class Layer:
         rewrites = any(one.fix == "sdpa" for one in fixes)
         self._edits = functions if rewrites else ()
         self.loader_like = self.program.loader_like
+        self.program.recorded = self._record_before_generate
 
     def put_on(self, optimizers: Sequence[Any]) -> None:
         """Put the fixes on; the first time, apply them. Fixes of the model follow at its call."""
+        self.program.is_on = True
         self._changes.put_on()
         if not self._applied:
             self._applied = True
@@ -51,7 +53,11 @@ class Layer:
                 self._changes.record(lambda do=alter: do(), optimizers=[optimizer])  # type: ignore[misc]
 
     def take_off(self) -> None:
+        self.program.is_on = False
         self._changes.take_off()
+
+    def _record_before_generate(self, do: Callable[[], None], model: Any) -> None:
+        self._changes.record(do, modules=[model])
 
     def call_begins(self, module: Any, args: Any, kwargs: Any, optimizers: Sequence[Any]) -> None:
         """Apply the fixes of the model to one that this layer has not met."""

@@ -39,6 +39,8 @@ class LiveChanges:
         self._code: list[tuple[FunctionType, Any, Any]] = []
         self._layouts: list[tuple[Any, Any, Any]] = []
         """Tensors with their strides without and with the fixes."""
+        self._casts: list[tuple[Any, Any, Any]] = []
+        """Parameters with their data without and with the fixes, which differ in type."""
         self._optimizers: list[Any] = []
         self.is_on = True
 
@@ -67,10 +69,14 @@ class LiveChanges:
         for function, code in before.code.items():
             if function.__code__ is not code:
                 self._code.append((function, code, function.__code__))
-        for number, (tensor, strides) in before.strides.items():
-            now = after.strides.get(number)
-            if now is not None and now[1] != strides:
-                self._layouts.append((tensor, strides, now[1]))
+        for number, (tensor, data) in before.tensors.items():
+            if number not in after.tensors:
+                continue
+            now = after.tensors[number][1]
+            if now.dtype != data.dtype:
+                self._casts.append((tensor, data, now))
+            elif now.stride() != data.stride():
+                self._layouts.append((tensor, data.stride(), now.stride()))
 
     def put_on(self) -> None:
         if not self.is_on:
@@ -92,6 +98,8 @@ class LiveChanges:
             setting.write(now if after else was)
         for function, was, now in order(self._code):
             function.__code__ = now if after else was
+        for tensor, was, now in self._casts:
+            tensor.data = now if after else was
         with self._torch.no_grad():
             for tensor, was, now in self._layouts:
                 _lay_out(self._torch, tensor, now if after else was)
@@ -109,7 +117,8 @@ class _Picture:
         functions: Sequence[FunctionType],
     ) -> None:  # fmt: skip
         self.tables: list[tuple[Any, dict[Any, Any]]] = []
-        self.strides: dict[int, tuple[Any, Any]] = {}
+        self.tensors: dict[int, tuple[Any, Any]] = {}
+        """Parameters and buffers by their id, each with its data."""
         every = {id(one): one for module in modules for one in module.modules()}
         for module in every.values():
             self._module(module)
@@ -130,8 +139,8 @@ class _Picture:
         self.tables += [(held[name], dict(held[name])) for name in _TABLES if held.get(name)]
         for name in ("_parameters", "_buffers"):
             for tensor in held.get(name, {}).values():
-                if tensor is not None and tensor.dim() > 1:
-                    self.strides[id(tensor)] = tensor, tensor.stride()
+                if tensor is not None:
+                    self.tensors[id(tensor)] = tensor, tensor.data
 
 
 def _without(table: dict[Any, Any], names: Any) -> dict[Any, Any]:

@@ -3,6 +3,9 @@ switched and timed.
 
 The measuring is a generator that is resumed when a step of the program ends; each `yield` in it is
 one step. The steps train one model under changing fixes, so nothing that they compute is a result.
+
+A program that writes text by `generate` of transformers is raced by requests and not by tokens: the
+cache of a request was filled under one set of fixes, and may be of no use to another.
 """
 
 import random
@@ -15,6 +18,8 @@ import msgspec
 
 from ridgeline.harness.capture.session import MAX_FAULTS, Session
 from ridgeline.harness.capture.step_boundaries import End
+from ridgeline.harness.capture.text_generation import follow_generate
+from ridgeline.harness.race.carried_state import CarriedState
 from ridgeline.harness.race.feeds import Feeds
 from ridgeline.harness.race.layers import Layers
 from ridgeline.records.race import RaceBlock, RaceMember, RaceMessage, RacePlan, RaceRequest
@@ -26,8 +31,6 @@ MIN_WARM_UP_STEPS = 3
 MIN_SET_UP_STEPS, MAX_SET_UP_STEPS = 3, 24
 """Steps that a new candidate takes before it is timed: at least so many, and until two in a row
 compile nothing."""
-SKIPPED_STEPS = 1
-"""Steps after a switch that are not timed: they pay for caches, allocator and guards."""
 POLL_S = 0.002
 MAX_IDLE_S = 120.0
 """Without a request for this long the process ends: whoever asks is gone."""
@@ -54,8 +57,12 @@ class RaceSession(Session):
         self.feeds.install()
         self.layers = Layers(torch, plan.functions)
         self.measuring = Measuring(torch, directory, plan, self)
+        self.carried = CarriedState(torch)
         self._steps = iter(self.measuring.steps())
         self._input_began_ns = 0
+        self._open_requests = 0
+        """Calls of `generate` that have not returned yet."""
+        follow_generate(self._request_begins, self._request_ended)
 
     def input_begins(self, iterator: Any) -> Any:
         self._input_began_ns = time.perf_counter_ns()
@@ -71,6 +78,8 @@ class RaceSession(Session):
             trains = self._torch.is_grad_enabled() and in_training
             if trains or not self._plan.trains:
                 self._apart(self.layers.call_begins, module, args, kwargs)
+                if self._plan.trains and not self.measuring.is_ready:
+                    self._apart(self.carried.follow, module)
                 if not self._plan.trains:
                     self.feeds.trained()
         return super().call_begins(module, args, kwargs)
@@ -92,9 +101,24 @@ class RaceSession(Session):
         self._end_step(end)
         if end is End.EARLIER or (self._plan.trains and self._stepping.mode == "call"):
             return
-        self.measuring.compile_ns = compile_ns
+        self.measuring.compile_ns += compile_ns
+        if self._open_requests == 0:
+            self._go_on()
+
+    def _request_begins(self) -> None:
+        self._open_requests += 1
+
+    def _request_ended(self) -> None:
+        self._open_requests -= 1
+        if self._open_requests == 0 and not self.progress.off:
+            self.measuring.compile_ns += self.progress.compiling.ns
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Let the measuring go on to the next step."""
         self.layers.step_ended()
         self._apart(next, self._steps)
+        self.measuring.compile_ns = 0
 
     def _apart(self, do: Any, *given: Any) -> None:
         """Do our own work without counting its calls as the program's."""
@@ -130,6 +154,8 @@ class Measuring:
         self._shuffle = random.Random(plan.seed).shuffle
         self._set_up: set[bytes] = set()
         self._requests = 0
+        self.is_ready = False
+        """Whether the program takes steady steps."""
         self.compile_ns = 0
         """Time that the step which has just ended spent compiling."""
         self.input_ns = 0
@@ -140,15 +166,28 @@ class Measuring:
 
     def steps(self) -> Iterator[None]:
         yield from self._until_steady(MIN_WARM_UP_STEPS)
-        self.say(RaceMessage(ready=True))
+        began_ns = self._now_ns()
+        yield
+        self.is_ready = True
+        self._session.carried.settle()
+        self.say(RaceMessage(ready=True, step_ns=self._now_ns() - began_ns))
         while not (request := self._wait_for_request()).end:
             for number, fixes in enumerate(request.sets):
+                if self._is_asked_for_more():
+                    break
                 yield from self._set_up_member(request, number, fixes)
-            yield from self._rounds(request)
+            else:
+                yield from self._rounds(request)
             self._use(())
             self.say(RaceMessage(measured=request.number))
         self._session.end()
         yield
+
+    def _now_ns(self) -> int:
+        """Return the time by the host's clock once the device has done all its work."""
+        if self._torch.cuda.is_available() and self._torch.cuda.is_initialized():
+            self._torch.cuda.synchronize()
+        return time.perf_counter_ns()
 
     def _until_steady(self, least: int) -> Iterator[None]:
         """Take steps until two in a row compile nothing."""
@@ -162,13 +201,17 @@ class Measuring:
     def _wait_for_request(self) -> RaceRequest:
         deadline = time.monotonic() + MAX_IDLE_S
         while time.monotonic() < deadline:
-            if self._next_request().exists():
+            if self._is_asked_for_more():
                 self._requests += 1
                 return msgspec.json.decode(
                     request_file(self._directory, self._requests).read_bytes(), type=RaceRequest
                 )
             time.sleep(POLL_S)
         return RaceRequest(number=0, end=True)
+
+    def _is_asked_for_more(self) -> bool:
+        """Return whether a later request is there, so that this one is given up."""
+        return self._next_request().exists()
 
     def _next_request(self) -> Path:
         return request_file(self._directory, self._requests + 1)
@@ -216,9 +259,9 @@ class Measuring:
             for member in order:
                 self.say(RaceMessage(member=_member(request, member, began=True)))
                 self._use(request.sets[member])
-                for _ in range(SKIPPED_STEPS):
+                for _ in range(request.skipped_steps):
                     yield
-                block = _Block(self._torch, self)
+                block = _Block(self._torch, self, self._session.feeds)
                 for _ in range(request.block_steps):
                     yield
                     block.compile_ns += self.compile_ns
@@ -226,7 +269,7 @@ class Measuring:
                 blocks.append((member, block))
             for member, block in blocks:
                 self.say(RaceMessage(block=block.record(request, member, number)))
-            if self._next_request().exists():
+            if self._is_asked_for_more():
                 return
 
 
@@ -237,9 +280,11 @@ def _member(request: RaceRequest, number: int, **facts: Any) -> RaceMember:
 class _Block:
     """Consecutive steps that are timed, by the device's clock if there is one."""
 
-    def __init__(self, torch: Any, measuring: Measuring) -> None:
+    def __init__(self, torch: Any, measuring: Measuring, feeds: Feeds) -> None:
         self._torch = torch
         self._measuring = measuring
+        self._feeds = feeds
+        self._restarts = feeds.restarts
         self._on_device = torch.cuda.is_available() and torch.cuda.is_initialized()
         self.compile_ns = 0
         measuring.input_ns = 0
@@ -258,6 +303,7 @@ class _Block:
 
     def end(self) -> None:
         self._ended = self._marks()
+        self._restarts = self._feeds.restarts - self._restarts
         self._input_ns = self._measuring.input_ns
         if self._on_device:
             self._peak_bytes = self._torch.cuda.max_memory_allocated()
@@ -271,7 +317,7 @@ class _Block:
         return RaceBlock(
             request=request.number, member=member, round=number, steps=request.block_steps,
             wall_ns=wall_ns, cpu_ns=cpu_end - cpu, input_ns=self._input_ns,
-            peak_bytes=self._peak_bytes, compile_ns=self.compile_ns,
+            peak_bytes=self._peak_bytes, compile_ns=self.compile_ns, restarts=self._restarts,
         )  # fmt: skip
 
 

@@ -72,6 +72,8 @@ def _headline_without_total(ladder: Ladder) -> tuple[str, Tone]:
     result = ladder.optimized
     if ladder.kept:
         return f"Kept, but not confirmed: {_gain_so_far(ladder)}", "unsure"
+    if raced := _raced_only(result):
+        return raced, "unsure"
     tried = sum(attempt.is_tried for attempt in ladder.attempts)
     better = "faster" if result.measured == "step time" else "better"
     if not tried and result.baseline_ms and not result.stopped:
@@ -88,6 +90,21 @@ def _headline_without_total(ladder: Ladder) -> tuple[str, Tone]:
         gain = gained(result.measured, best.rung.ratio)
         return f"{lead}: {fixes(tried)} tried; {titles(best)}: {gain}, {why}", "unsure"
     return f"Nothing to keep: {fixes(tried)} tried, none proven {better} and equal", "plain"
+
+
+def _raced_only(result: Optimized) -> str:
+    """Return the headline of a search that won its race and had no time for the proof, else ""."""
+    race = result.race
+    if race is None or race.ratio is None or race.ratio.ci_low <= 1:
+        return ""
+    rungs = [rung for rung in result.rungs if rung.fix in race.fixes]
+    if not rungs or any(rung.status != "not tried" for rung in rungs):
+        return ""
+    names = " + ".join(map(titled, rungs))
+    return (
+        f"Not proven: {names}: {gained(result.measured, race.ratio)} in the race; "
+        "there was no time to check the results in fresh processes"
+    )
 
 
 def _best_not_kept(ladder: Ladder) -> Attempt | None:
