@@ -62,7 +62,8 @@ class RaceSession(Session):
         self._input_began_ns = 0
         self._open_requests = 0
         """Calls of `generate` that have not returned yet."""
-        follow_generate(self._request_begins, self._request_ended)
+        if not plan.trains:
+            follow_generate(self._request_begins, self._request_ended)
 
     def input_begins(self, iterator: Any) -> Any:
         self._input_began_ns = time.perf_counter_ns()
