@@ -69,8 +69,8 @@ class Bench(Protocol):
         before."""
 
     def perturbed(self, jitters: Sequence[float]) -> list[Outcome]:
-        """Run the baseline once for each of these perturbations. Its times serve nothing, so that
-        the runs may take place at the same time."""
+        """Run the baseline once for each of these perturbations. Runs that take place at the same
+        time are not timed."""
 
     def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
         """Run another script without fixes; it was written to do what the fixes `like` do."""
@@ -227,8 +227,10 @@ class ProgramBench(BudgetedBench, Bench):
     def perturbed(self, jitters: Sequence[float]) -> list[Outcome]:
         if len(jitters) < 2 or not self._has_room():
             return [self.trial((), jitter=jitter) for jitter in jitters]
-        more_steps = self._feeding.more_steps(())
-        plans = [self._planned((), jitter, "own", more_steps) for jitter in jitters]
+        plans = [
+            replace(self._planned((), jitter, "own"), steps=self._plan.watch + 1)
+            for jitter in jitters
+        ]
         known = [self._earlier(plan) for plan in plans]
         folder = self._folder(())
         names = [f"perturbed-{number}" for number in range(len(plans))]
@@ -251,6 +253,8 @@ class ProgramBench(BudgetedBench, Bench):
                 outcome = self._run(plan, folder)  # both may not fit into the device's memory
             if earlier is None:
                 self._kept.put(plan, outcome)
+            if outcome.trial is not None:
+                outcome = replace(outcome, trial=replace(outcome.trial, step_ns=()))
             outcomes.append(outcome)
         self.taken += len(runs)
         self.remembered += len(plans) - len(runs)

@@ -118,12 +118,12 @@ class Judge:
         if outcome.trial is None:
             run = len(self.baseline) + 1
             return because(SearchCode.BASELINE_RUN_FAILED, cause=outcome.failure, run=run)
-        if not is_timed(outcome.trial):
+        if not (is_timed(outcome.trial) or jitter):
             return because(
                 SearchCode.BASELINE_TOO_SHORT, ended=outcome.trial.ended,
                 needed_steps=MAX_WATCHED_STEPS + 1 + MIN_TIMED_STEPS,
             )  # fmt: skip
-        if self._measure.of(outcome.trial) is None:
+        if self._measure.of(outcome.trial) is None and not jitter:
             return because(SearchCode.NO_MEASURE, measure=self._measure.name)
         self.baseline.append(outcome.trial)
         if not jitter:

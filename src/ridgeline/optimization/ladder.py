@@ -164,9 +164,13 @@ class Ladder:
                 self._stopped = because(SearchCode.OUT_OF_TIME)
                 break
             search.doing("proving in fresh processes: " + " with ".join(map(_title, proposal)))
+            has_time = search.bench.left_s() > search.confirming_s(proposal)
             result, parity = search.judged_contest(
-                [], proposal, proposal[:1], min_pairs=MIN_CONFIRMING_PAIRS
+                [], proposal, proposal[:1], min_pairs=MIN_CONFIRMING_PAIRS if has_time else 1
             )
+            for trial in result.before:
+                search.judge.add_repeat(trial)
+            search.noise.baseline_grew(search.measure)
             if result.outcome == "REFUSED":
                 refused = [one for one in proposal if one not in search.rungs]
                 search.rungs.note(refused, "rejected", result, parity, [])

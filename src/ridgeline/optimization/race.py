@@ -34,6 +34,8 @@ LONG_STEP_S = 0.1
 MAX_SKIPPED_STEP_S = 0.5
 """Steps are not skipped after a switch if they take longer: what the switch costs is a small part
 of them."""
+SET_UP_STEPS, LONG_SET_UP_STEPS = 3, 1
+"""Steps that a set takes before it is timed, and the same for such long steps."""
 MAX_BLOCK_STEPS = 16
 MAX_STARTS_WITHOUT_PROGRESS = 2
 SET_UP_LIMIT_S, COMPILING_LIMIT_S = 30.0, 240.0
@@ -212,6 +214,7 @@ class Race:
         request = RaceRequest(
             number=0, sets=tuple(entry.standing.fixes for entry in racing), rounds=rounds,
             block_steps=self._block_steps(), skipped_steps=self._skipped_steps(),
+            set_up_steps=SET_UP_STEPS if self._skipped_steps() else LONG_SET_UP_STEPS,
         )  # fmt: skip
         asking = _Asking(self._round, deadline_s)
         self._round += rounds

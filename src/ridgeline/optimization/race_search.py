@@ -76,22 +76,31 @@ class RaceSearch:
         """Race until nothing is faster, or the time is over."""
         for _ in range(MAX_PASSES):
             before = self.kept
-            self._combine(self._race_singles())
+            self._combine(*self._race_singles())
             self._race_compilers()
             if self.kept == before or self._left_s() < MIN_HEAT_S:
                 break
         self._leave_out()
 
-    def _race_singles(self) -> list[Candidate]:
-        """Race each fix that needs no compiler beside what is kept. Return the best of each slot
-        among those that are faster, the best first."""
+    def _race_singles(self) -> tuple[list[Candidate], list[tuple[list[Candidate], Standing]]]:
+        """Race each fix that needs no compiler beside what is kept, and the usual fixes together.
+        Return the best of each slot among those that are faster, the best first, and how the set of
+        usual fixes did."""
         singles = [one for one in self._open() if not one.fix.slow_start]
+        usual = self._with_usual([])
+        together: list[tuple[list[Candidate], Standing]] = []
         winners: list[tuple[float, Candidate]] = []
         for first in range(0, len(singles), MAX_IN_A_HEAT):
             if self._left_s() < MIN_HEAT_S:
                 break
             few = singles[first : first + MAX_IN_A_HEAT]
-            for (one,), standing in self._heat([[one] for one in few], SINGLES_SHARE):
+            sets = [[one] for one in few]
+            sets += [usual] if len(usual) > 1 and not first else []
+            for members, standing in self._heat(sets, SINGLES_SHARE):
+                if len(members) > 1:
+                    together.append((members, standing))
+                    continue
+                one = members[0]
                 self.raced[key(one)] = Raced(candidate=one, standing=standing, beside=self.kept)
                 if standing.verdict == "FASTER" and standing.ratio is not None:
                     winners.append((standing.ratio.value, one))
@@ -99,12 +108,16 @@ class RaceSearch:
         for _, one in sorted(winners, key=lambda winner: -winner[0]):
             if all(one.fix.id != other.fix.id for other in best) and _fits(one, best):
                 best.append(one)
-        return best
+        return best, together
 
-    def _combine(self, winners: list[Candidate]) -> None:
-        """Race the winners together, and with the usual fixes. Keep the best set."""
+    def _combine(
+        self, winners: list[Candidate], raced: list[tuple[list[Candidate], Standing]]
+    ) -> None:
+        """Race the winners together, and with the usual fixes. Keep the best set; `raced` are sets
+        that were raced already."""
         usual = self._with_usual(winners)
-        raced = self._heat([winners, usual], SINGLES_SHARE) if len(usual) > 1 else []
+        if len(usual) > 1:
+            raced = [*raced, *self._heat([winners, usual], SINGLES_SHARE)]
         faster = [(m, one) for m, one in raced if one.verdict == "FASTER"]
         if faster:
             self._keep(*max(faster, key=lambda pair: _value(pair[1])))

@@ -23,6 +23,8 @@ class RaceRequest(Struct, frozen=True, kw_only=True):
     """Empty: the program waits for the next request."""
     rounds: int = 1
     block_steps: int = 2
+    set_up_steps: int = 3
+    """Steps that a set takes at least when it is applied for the first time. They are not timed."""
     skipped_steps: int = 1
     """Steps after a switch that are not timed: they pay for caches, allocator and guards."""
     end: bool = False

@@ -28,9 +28,8 @@ from ridgeline.records.trial import Asked
 
 MIN_WARM_UP_STEPS = 3
 """Steps of the baseline before the first request: lazy initialisation is over by then."""
-MIN_SET_UP_STEPS, MAX_SET_UP_STEPS = 3, 24
-"""Steps that a new candidate takes before it is timed: at least so many, and until two in a row
-compile nothing."""
+MAX_SET_UP_STEPS = 24
+"""Steps that a new candidate takes at most before it is timed."""
 POLL_S = 0.002
 MAX_IDLE_S = 120.0
 """Without a request for this long the process ends: whoever asks is gone."""
@@ -191,12 +190,12 @@ class Measuring:
         return time.perf_counter_ns()
 
     def _until_steady(self, least: int) -> Iterator[None]:
-        """Take steps until two in a row compile nothing."""
+        """Take at least so many steps, and until two in a row compile nothing."""
         quiet = 0
         for taken in range(1, MAX_SET_UP_STEPS + 1):
             yield
             quiet = 0 if self.compile_ns else quiet + 1
-            if taken >= least and quiet >= 2:
+            if taken >= least and quiet >= min(least, 2):
                 return
 
     def _wait_for_request(self) -> RaceRequest:
@@ -230,11 +229,12 @@ class Measuring:
             self.say(RaceMessage(member=_member(request, number, began=True)))
             began, compile_ns = time.perf_counter_ns(), 0
             self._use(fixes)
-            for _ in self._until_steady(MIN_SET_UP_STEPS):
+            for _ in self._until_steady(request.set_up_steps):
                 yield
                 compile_ns += self.compile_ns
-            for _ in range(self._session.feeds.steps_ahead()):
-                yield
+            if self._session.feeds.active is not None:
+                for _ in range(self._session.feeds.steps_ahead()):
+                    yield
             self._note_member(request, number, fixes, began, compile_ns)
         else:
             self._note_member(request, number, fixes, time.perf_counter_ns(), 0)
