@@ -1,8 +1,9 @@
 """A rule asks one question about a program; its findings say what the answer costs.
 
-Each rule is a Python file in `rules/` with `RULE` and `look(case)`, registered by existing. `look`
-is a pure function of the case. The Markdown file beside it holds the rule's text, from which
-`ridgeline explain` and docs/rules/ are made.
+Each file in `rules/` holds the rules of one noun, registered by existing: `RULE` and `look(case)`
+if it is one rule; if there are several, for each a constant and a function that are named after the
+rule's id, ITEM_SYNC and `item_sync(case)`. The function is pure. The Markdown file `item_sync.md`
+beside it holds the rule's text, from which `ridgeline explain` and docs/rules/ are made.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -76,11 +77,16 @@ def registered() -> tuple[Registered, ...]:
     from ridgeline.diagnosis import rules
 
     modules = [
-        import_module(f"{rules.__name__}.{module.name}")
+        vars(import_module(f"{rules.__name__}.{module.name}"))
         for module in iter_modules(rules.__path__)
         if not module.name.startswith("_")
     ]
-    every = (Registered(module.RULE, module.look) for module in modules)
+    every = (
+        Registered(rule, names["look" if name == "RULE" else rule.id.replace("-", "_")])
+        for names in modules
+        for name, rule in names.items()
+        if isinstance(rule, Rule)
+    )
     return tuple(sorted(every, key=lambda entry: entry.rule.id))
 
 
