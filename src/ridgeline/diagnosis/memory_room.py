@@ -244,7 +244,7 @@ def device_bytes(case: Case) -> int:
     return known
 
 
-def peak_bytes(case: Case) -> int:
+def device_peak_bytes(case: Case) -> int:
     """Return the most that was allocated on the GPU: over the run, else in the trace."""
     traced = case.traced_memory
     in_trace = traced.peak_bytes if traced is not None and traced.device != "cpu" else 0
@@ -258,7 +258,7 @@ def fills_half(case: Case) -> bool:
     if full is not None and full.on == "device":
         return True
     whole = device_bytes(case)
-    return bool(whole) and peak_bytes(case) >= MIN_LARGE_SHARE * whole
+    return bool(whole) and device_peak_bytes(case) >= MIN_LARGE_SHARE * whole
 
 
 def _same(device: str, on_gpu: bool) -> bool:
@@ -275,7 +275,7 @@ def _room(case: Case, on_gpu: bool) -> int:
 
 
 def _used(case: Case, on_gpu: bool) -> int:
-    return peak_bytes(case) if on_gpu else case.memory.host_peak_bytes or 0
+    return device_peak_bytes(case) if on_gpu else case.memory.host_peak_bytes or 0
 
 
 def _each(rate: float) -> str:

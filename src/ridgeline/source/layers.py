@@ -126,7 +126,7 @@ class WrittenAttention(Struct, frozen=True, kw_only=True):
     """The name of the result."""
 
 
-def written_attention(sources: SourceFiles, place: Place | None) -> WrittenAttention | None:
+def find_written_attention(sources: SourceFiles, place: Place | None) -> WrittenAttention | None:
     """Return the attention that the function around a place computes step by step, or None."""
     source = sources.get(place.file) if place is not None else None
     nodes = sorted((n for _, n in sources.around(place) if isinstance(n, _Node)), key=_end)

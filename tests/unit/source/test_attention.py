@@ -2,13 +2,13 @@ import pytest
 
 from ridgeline.records.trace import Place
 from ridgeline.source.file import SourceFiles
-from ridgeline.source.layers import written_attention
+from ridgeline.source.layers import find_written_attention
 
 
 def rewritten(*lines: str) -> tuple[int, str] | None:
     source = "def forward(self, x):\n" + "".join(f"    {line}\n" for line in lines)
     place = Place(file="a.py", line=1, function="forward")
-    found = written_attention(SourceFiles(texts={"a.py": source}), place)
+    found = find_written_attention(SourceFiles(texts={"a.py": source}), place)
     return (found.line, found.call) if found is not None else None
 
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.memory_room import device_bytes, fills_half, peak_bytes
+from ridgeline.diagnosis.memory_room import device_bytes, device_peak_bytes, fills_half
 from ridgeline.diagnosis.rule import Rule, derived, make_finding, measured
 from ridgeline.diagnosis.rules._user_code import place_at, source_of, user_sources
 from ridgeline.records.finding import Evidence, Finding
@@ -30,7 +30,7 @@ RULE = Rule(id="activation-peak", family="memory", budget="memory", needs=("gpu"
 
 def look(case: Case) -> Iterator[Finding]:
     full = case.capture.out_of_memory if case.capture is not None else None
-    peak = peak_bytes(case)
+    peak = device_peak_bytes(case)
     if not fills_half(case):
         return
     held = case.traced_memory.forward_bytes if case.traced_memory is not None else 0.0

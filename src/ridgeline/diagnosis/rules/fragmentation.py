@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
-from ridgeline.diagnosis.memory_room import MIN_LARGE_SHARE, device_bytes, peak_bytes
+from ridgeline.diagnosis.memory_room import MIN_LARGE_SHARE, device_bytes, device_peak_bytes
 from ridgeline.diagnosis.rule import Rule, gain_without, make_finding, measured
 from ridgeline.diagnosis.rules._user_code import fix_code, model_call, source_of, variable
 from ridgeline.records.finding import Evidence, Finding
@@ -38,7 +38,7 @@ RULE = Rule(id="fragmentation", family="memory", budget="overhead", needs=("gpu"
 def look(case: Case) -> Iterator[Finding]:
     traced = case.traced_memory
     segments = traced.segments if traced is not None else SegmentCalls()
-    peak, reserved = peak_bytes(case), _reserved(case)
+    peak, reserved = device_peak_bytes(case), _reserved(case)
     unused = max(reserved - peak, 0) / reserved if reserved and peak else 0.0
     whole = device_bytes(case)
     asks = segments.calls >= MIN_DRIVER_CALLS

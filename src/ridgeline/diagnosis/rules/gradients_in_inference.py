@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
-from ridgeline.diagnosis.memory_room import peak_bytes
+from ridgeline.diagnosis.memory_room import device_peak_bytes
 from ridgeline.diagnosis.rule import Rule, gain_without, make_finding, measured
 from ridgeline.diagnosis.rules._user_code import fix_code, inference_mode, user_sources
 from ridgeline.diagnosis.step_times import share_of
@@ -169,7 +169,9 @@ def _pass(case: Case, traced: TraceMemory) -> float:
 
 
 def _memory(case: Case, traced: TraceMemory) -> float:
-    peak = peak_bytes(case) if case.on_gpu else case.memory.host_peak_bytes or traced.peak_bytes
+    peak = (
+        device_peak_bytes(case) if case.on_gpu else case.memory.host_peak_bytes or traced.peak_bytes
+    )
     return min(LIVE_GRAPHS * traced.forward_bytes / peak, 1.0) if peak else 0.0
 
 

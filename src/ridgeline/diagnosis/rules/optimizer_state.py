@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.memory_room import device_bytes, fills_half, peak_bytes
+from ridgeline.diagnosis.memory_room import device_bytes, device_peak_bytes, fills_half
 from ridgeline.diagnosis.rule import Rule, derived, make_finding, measured
 from ridgeline.diagnosis.rules._user_code import located_call, place_at, user_calls
 from ridgeline.records.finding import Evidence, Finding
@@ -29,7 +29,7 @@ RULE = Rule(id="optimizer-state", family="memory", budget="memory", needs=("capt
 
 def look(case: Case) -> Iterator[Finding]:
     capture = case.capture
-    peak = peak_bytes(case)
+    peak = device_peak_bytes(case)
     if capture is None or not peak or not fills_half(case):
         return
     kinds = [o for o in capture.optimizers if STATE_TENSORS.get(o.name)]

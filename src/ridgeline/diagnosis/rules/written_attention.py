@@ -21,7 +21,7 @@ from ridgeline.records.finding import Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.source.calls import calls_at, with_argument
-from ridgeline.source.layers import layers, written_attention
+from ridgeline.source.layers import find_written_attention, layers
 
 MIN_SHARE = 0.01
 MIN_MEMORY_SHARE = 0.05
@@ -112,7 +112,7 @@ def _group(
 
 def _text(case: Case, place: Place | None, module: str) -> tuple[int | None, str, str]:
     """Return the line, the change, and the doubt about it."""
-    written = written_attention(case.sources, place)
+    written = find_written_attention(case.sources, place)
     if written is not None and written.dropout and not case.on_gpu and written.call:
         call, _, _ = written.call.partition(", dropout_p=")
         after = f"F.dropout({written.out or 'out'}, {written.dropout}, self.training)"
