@@ -13,7 +13,7 @@ from ridgeline.diagnosis.conclusion import concluded_case
 from ridgeline.diagnosis.findings import findings
 from ridgeline.diagnosis.rank_delays import AcrossRanks, of_traces
 from ridgeline.diagnosis.recorded_run import Attempts
-from ridgeline.diagnosis.rules import layout_transposes
+from ridgeline.diagnosis.rules.convolutions import layout_transposes
 from ridgeline.records.run import DeviceSeen, Phase, Step
 from ridgeline.trace.study import study
 from ridgeline.trace.window import window_of
@@ -209,9 +209,9 @@ def test_a_longer_rank_with_another_clock_does_not_hide_the_first(
 def test_a_rule_charges_the_ranks_own_kernels() -> None:
     one = case_of_layouts(convolution(), kernels=(turning(10),))
     job = replace(one, study=one.study and replace(one.study, kernels=(turning(40),)))
-    assert [f.share_pct for f in layout_transposes.look(job)] == [pytest.approx(40)]
+    assert [f.share_pct for f in layout_transposes(job)] == [pytest.approx(40)]
     own = replace(job, rank_kernels=(turning(10),))
-    assert [f.share_pct for f in layout_transposes.look(own)] == [pytest.approx(10)]
+    assert [f.share_pct for f in layout_transposes(own)] == [pytest.approx(10)]
 
 
 def test_traces_of_a_run_say_what_the_run_says_of_its_ranks(tmp_path: Path) -> None:

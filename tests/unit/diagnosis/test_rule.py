@@ -3,7 +3,7 @@
 import pytest
 
 from ridgeline.diagnosis.rule import make_finding
-from ridgeline.diagnosis.rules.loader_starves import RULE
+from ridgeline.diagnosis.rules.loader_faults import LOADER_STARVES as RULE
 from ridgeline.records.trace import Place
 
 

@@ -287,21 +287,20 @@ MAX_CHANGING_SHARE = 0.02
 def left(case: Case) -> float:
     """Return the share of the step in which the device waits for launches that no more specific
     rule of this family claims."""
-    # These rules import this module.
-    from ridgeline.diagnosis.rules import (
-        clip_by_tensor,
-        metrics_by_tensor,
-        python_loop,
-        unfused_optimizer,
-        zero_grad_fill,
-    )
+    from ridgeline.diagnosis.rules import optimizers, python_loops  # they import this module
 
-    specific = (unfused_optimizer, clip_by_tensor, metrics_by_tensor, python_loop, zero_grad_fill)
+    specific = (
+        (optimizers.UNFUSED_OPTIMIZER, optimizers.unfused_optimizer),
+        (optimizers.ZERO_GRAD_FILL, optimizers.zero_grad_fill),
+        (python_loops.CLIP_BY_TENSOR, python_loops.clip_by_tensor),
+        (python_loops.METRICS_BY_TENSOR, python_loops.metrics_by_tensor),
+        (python_loops.PYTHON_LOOP, python_loops.python_loop),
+    )
     claimed = sum(
         finding.share_pct / 100
-        for module in specific
-        if can_look(case, module.RULE)
-        for finding in module.look(case)
+        for rule, look in specific
+        if can_look(case, rule)
+        for finding in look(case)
     )
     if case.telemetered.other_processes:
         return 0.0  # others use the device: its waiting is not this program's alone

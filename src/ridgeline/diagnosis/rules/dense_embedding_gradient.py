@@ -8,8 +8,8 @@ from typing import Any, Literal
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import Rule, gain_without, make_finding, measured
-from ridgeline.diagnosis.rules import python_loop
 from ridgeline.diagnosis.rules._operators import TYPE_BYTES, spent_ns
+from ridgeline.diagnosis.rules.python_loops import python_loop
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.finding import Evidence, Finding
 from ridgeline.records.sites import OpSite
@@ -141,7 +141,7 @@ def _in_python_loop(case: Case, place: Place | None) -> bool:
     """Return whether python-loop reports the same function."""
     if place is None or not case.sites.stacks:
         return False
-    told = (found.function for found in python_loop.look(case) if found.file == place.file)
+    told = (found.function for found in python_loop(case) if found.file == place.file)
     return place.function in told
 
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules.activation_peak import look
+from ridgeline.diagnosis.rules.peak_memory import activation_peak as look
 from ridgeline.records.run import OutOfMemory
 from ridgeline.records.sites import OpSite, Sites
 from ridgeline.records.step_work import ModuleMemory

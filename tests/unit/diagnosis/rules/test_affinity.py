@@ -1,7 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.rules.affinity import look
+from ridgeline.diagnosis.rules.shared_machine import affinity as look
 from ridgeline.diagnosis.shares import Shares
 from ridgeline.records.run_summary import Telemetered
 from tests.unit.diagnosis.rules.made_up_machine import case, looks, only, run_file

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.rules.autocast_missing import look
+from ridgeline.diagnosis.rules.precision import autocast_missing as look
 from ridgeline.records.run import Flags
 from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_precision import case, cpu, gpu, product

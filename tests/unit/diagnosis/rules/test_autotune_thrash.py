@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules.autotune_thrash import look
+from ridgeline.diagnosis.rules.convolutions import autotune_thrash as look
 from ridgeline.records.run import Flags
 from ridgeline.records.sites import OpSite, SiteKernel
 from tests.unit.diagnosis.rules.made_up_kernels import MS, STEPS, case, place, site

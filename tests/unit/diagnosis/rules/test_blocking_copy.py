@@ -4,7 +4,8 @@ import ast
 
 import pytest
 
-from ridgeline.diagnosis.rules.blocking_copy import RULE, look
+from ridgeline.diagnosis.rules.copies import BLOCKING_COPY as RULE
+from ridgeline.diagnosis.rules.copies import blocking_copy as look
 from ridgeline.source.transfers import AHEAD
 from tests.unit.diagnosis.rules.made_up_waits import case, copy, held
 

@@ -3,8 +3,8 @@
 import pytest
 
 from ridgeline.diagnosis.rule import with_tolerance
-from ridgeline.diagnosis.rules import metrics_by_tensor, python_loop
-from ridgeline.diagnosis.rules.clip_by_tensor import look
+from ridgeline.diagnosis.rules.python_loops import clip_by_tensor as look
+from ridgeline.diagnosis.rules.python_loops import metrics_by_tensor, python_loop
 from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_launch import case, gradients, site
 
@@ -48,8 +48,8 @@ def test_torchs_own_function_by_tensor_is_found_at_its_call() -> None:
 
 def test_other_rules_do_not_claim_it_too() -> None:
     whole = case([*norms(), *gradients()], source=SOURCE)
-    assert not [*python_loop.look(whole)]
-    assert not [*metrics_by_tensor.look(whole)]
+    assert not [*python_loop(whole)]
+    assert not [*metrics_by_tensor(whole)]
 
 
 def test_all_at_once_is_silent() -> None:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules.compile_unpaid import look
+from ridgeline.diagnosis.rules.compilation import compile_unpaid as look
 from ridgeline.records.run import Window
 from ridgeline.records.sites import OpSite, Sites
 from tests.unit.diagnosis.made_up_steps import step

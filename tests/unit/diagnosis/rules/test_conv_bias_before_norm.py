@@ -1,6 +1,6 @@
 import pytest
 
-from ridgeline.diagnosis.rules.conv_bias_before_norm import look
+from ridgeline.diagnosis.rules.convolutions import conv_bias_before_norm as look
 from ridgeline.records.sites import NormedConv, Sites
 from tests.unit.diagnosis.rules.made_up_kernels import MS, case, place
 

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.rule import with_tolerance
-from ridgeline.diagnosis.rules import cuda_graph_candidate, small_kernels
 from ridgeline.diagnosis.rules._launch import fixed_sizes
+from ridgeline.diagnosis.rules.small_launches import cuda_graph_candidate, small_kernels
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Region
 from tests.unit.diagnosis.rules.made_up_launch import captured, case, site
@@ -29,16 +29,16 @@ def kernels(calls: float = 1.0) -> list[OpSite]:
 
 def test_the_same_sizes_every_step_make_a_graph() -> None:
     whole = case(kernels(), gpu=True, busy=0.3, source=SOURCE, capture=captured(fused="True"))
-    (one,) = cuda_graph_candidate.look(whole)
+    (one,) = cuda_graph_candidate(whole)
     assert "waits 70 % of each step for Python to launch the same 400 kernels" in one.claim
     assert one.place == "train.py:7"
     assert one.share_pct == pytest.approx(70)
     assert "make_graphed_callables(model" in one.change
-    assert not [*small_kernels.look(whole)]  # said once
+    assert not [*small_kernels(whole)]  # said once
 
 
 def test_a_trace_alone_names_the_function_that_launches() -> None:
-    (one,) = cuda_graph_candidate.look(case(kernels(), gpu=True, busy=0.2, kind="trace"))
+    (one,) = cuda_graph_candidate(case(kernels(), gpu=True, busy=0.2, kind="trace"))
     assert one.function == "main"
     assert one.share_pct == pytest.approx(60, abs=1)  # untraced it would wait less
     assert one.gain_bound == pytest.approx(with_tolerance(5.0), abs=0.01)  # 1 / busy of the trace
@@ -58,4 +58,4 @@ def test_graphs_that_are_there_are_silent() -> None:
     assert whole.study is not None
     region = Region(kind="graph", name="g", count=3, host_ns=1, device_ns=1, operations=9)
     replayed = replace(whole, study=replace(whole.study, regions=(region,)))
-    assert not [*cuda_graph_candidate.look(replayed)]
+    assert not [*cuda_graph_candidate(replayed)]

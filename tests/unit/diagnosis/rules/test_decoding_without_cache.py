@@ -5,7 +5,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules.decoding_without_cache import look
+from ridgeline.diagnosis.rules.inference import decoding_without_cache as look
 from ridgeline.diagnosis.shares import Shares
 from ridgeline.records.run import ModuleSeen, Step
 from tests.unit.diagnosis.rules.made_up_memory import FILE, capture, case

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.rule import with_tolerance
-from ridgeline.diagnosis.rules import python_loop
 from ridgeline.diagnosis.rules.dense_embedding_gradient import CACHE_FACTOR_ON_CPU, look
+from ridgeline.diagnosis.rules.python_loops import python_loop
 from ridgeline.records.run import Flags, OptimizerSeen
 from ridgeline.records.run_summary import StepTimes
 from ridgeline.records.sites import OpSite
@@ -178,7 +178,7 @@ def test_a_loop_that_another_rule_names_comes_first() -> None:
     ]  # fmt: skip
     made = case(*lookups(), *small, source=LOOP, gpu=False)
     made = replace(made, sites=replace(made.sites, stacks=True))
-    assert [*python_loop.look(made)]
+    assert [*python_loop(made)]
     (finding,) = look(made)
     assert finding.confidence == "low"
     assert "goes with the loop" in finding.doubt

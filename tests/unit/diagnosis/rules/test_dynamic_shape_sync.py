@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.diagnosis.rules.dynamic_shape_sync import look
+from ridgeline.diagnosis.rules.host_waits import dynamic_shape_sync as look
 from tests.unit.diagnosis.rules.made_up_waits import case, wait
 
 MASK = """\

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.rules.emulated_bf16 import look
+from ridgeline.diagnosis.rules.precision import emulated_bf16 as look
 from ridgeline.records.run import Flags
 from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_precision import FILE, SOURCE, case, cpu, gpu, product

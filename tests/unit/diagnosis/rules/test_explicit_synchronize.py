@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.diagnosis.rules.explicit_synchronize import look
+from ridgeline.diagnosis.rules.host_waits import explicit_synchronize as look
 from tests.unit.diagnosis.rules.made_up_waits import at, case, wait
 
 TIMED = """\

@@ -2,9 +2,9 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules._ranks import exposed
-from ridgeline.diagnosis.rules.exposed_collectives import look
-from ridgeline.diagnosis.rules.late_rank import look as late
+from ridgeline.diagnosis.rules.communication import exposed
+from ridgeline.diagnosis.rules.communication import exposed_collectives as look
+from ridgeline.diagnosis.rules.communication import late_rank as late
 from ridgeline.records.facts import Trust
 from ridgeline.records.run import Phase, RunFile, Target
 from ridgeline.records.sites import SitePhase

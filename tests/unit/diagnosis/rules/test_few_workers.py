@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.rules.few_workers import look
+from ridgeline.diagnosis.rules.loader_faults import few_workers as look
 from tests.unit.diagnosis.rules.made_up_input import FILE, LOADER, PARSE, READ, case, line, view
 
 BUSY = view(line(PARSE, "parse", 0.9), workers=2)

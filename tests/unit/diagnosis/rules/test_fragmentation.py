@@ -5,7 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules.fragmentation import look
+from ridgeline.diagnosis.rules.peak_memory import fragmentation as look
 from ridgeline.records.run_summary import MemoryUse
 from ridgeline.records.step_work import SegmentCalls
 from ridgeline.records.trace import Place

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules.gradients_in_inference import look
+from ridgeline.diagnosis.rules.inference import gradients_in_inference as look
 from ridgeline.diagnosis.shares import Shares
 from ridgeline.records.finding import Finding
 from ridgeline.records.run import ModuleSeen, OptimizerSeen, Step

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.findings import findings
 from ridgeline.diagnosis.recorded_run import Attempts
-from ridgeline.diagnosis.rules.gradients_not_zeroed import look
+from ridgeline.diagnosis.rules.kept_graphs import gradients_not_zeroed as look
 from ridgeline.records.run import Flags
 from ridgeline.report.views.findings import gain_text, is_worth_a_line
 from tests.unit.diagnosis.rules.made_up_memory import FILE, KEEPS_GRAPH, capture, growing

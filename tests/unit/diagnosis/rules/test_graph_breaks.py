@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules.graph_breaks import look
+from ridgeline.diagnosis.rules.compilation import graph_breaks as look
 from ridgeline.records.run import Compilation
 from ridgeline.records.sites import OpSite, Sites
 from tests.unit.diagnosis.made_up_verdict import work

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.rules.graph_kept import look
+from ridgeline.diagnosis.rules.kept_graphs import graph_kept as look
 from ridgeline.records.run_summary import MemoryUse
 from tests.unit.diagnosis.rules.made_up_memory import (
     FILE,

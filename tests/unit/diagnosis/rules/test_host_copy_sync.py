@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.diagnosis.rules.host_copy_sync import look
+from ridgeline.diagnosis.rules.host_waits import host_copy_sync as look
 from tests.unit.diagnosis.rules.made_up_waits import TO, at, case, wait
 
 LOOP = """\

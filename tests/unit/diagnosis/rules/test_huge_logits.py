@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from ridgeline.diagnosis.rules.huge_logits import look
+from ridgeline.diagnosis.rules.peak_memory import huge_logits as look
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import MemoryCurve
 from tests.unit.diagnosis.rules.made_up_kernels import case, place, site

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.rule import with_tolerance
-from ridgeline.diagnosis.rules.item_sync import RULE, look
+from ridgeline.diagnosis.rules.host_waits import ITEM_SYNC as RULE
+from ridgeline.diagnosis.rules.host_waits import item_sync as look
 from ridgeline.records.run import CallSeen
 from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis.made_up_verdict import study

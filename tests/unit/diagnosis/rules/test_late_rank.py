@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.rule import with_tolerance
-from ridgeline.diagnosis.rules.late_rank import look
+from ridgeline.diagnosis.rules.communication import late_rank as look
 from ridgeline.records.facts import Trust
 from ridgeline.records.sites import LateRank, Sites
 from ridgeline.records.trace import Activity, Place

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from ridgeline.diagnosis.rule import with_tolerance
-from ridgeline.diagnosis.rules.layout_transposes import look
+from ridgeline.diagnosis.rules.convolutions import layout_transposes as look
 from ridgeline.records.run import Flags
 from ridgeline.records.sites import OpSite, SiteKernel
 from ridgeline.records.trace import KernelRow

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules.loader_starves import look
+from ridgeline.diagnosis.rules.loader_faults import loader_starves as look
 from ridgeline.diagnosis.shares import HandFed
 from ridgeline.records.run import Capture
 from ridgeline.records.run_summary import StepTimes, Throughput

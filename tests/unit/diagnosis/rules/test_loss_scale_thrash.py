@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules.loss_scale_thrash import look
+from ridgeline.diagnosis.rules.precision import loss_scale_thrash as look
 from ridgeline.records.run import Capture, Flags, OptimizerSeen, RunFile, Step, Target
 from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis.rules.made_up_precision import gpu

@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rule import with_tolerance
-from ridgeline.diagnosis.rules import few_workers, loader_starves
-from ridgeline.diagnosis.rules.many_workers import look
+from ridgeline.diagnosis.rules.loader_faults import few_workers, loader_starves
+from ridgeline.diagnosis.rules.loader_faults import many_workers as look
 from ridgeline.records.run import ProcessSample, Telemetry
 from tests.unit.diagnosis.rules.made_up_input import FILE, LOADER, PARSE, THREADS, case, line, view
 
@@ -38,8 +38,8 @@ def test_workers_with_a_pool_each_are_named_where_it_is_set() -> None:
     assert finding.change == "torch.set_num_threads(1)"
     assert finding.confidence == "high"
     assert finding.gain_bound == pytest.approx(with_tolerance(2.0), abs=0.001)
-    assert not [*few_workers.look(told)]
-    assert not [*loader_starves.look(told)]
+    assert not [*few_workers(told)]
+    assert not [*loader_starves(told)]
 
 
 def short_of_processors(had: float, waits: float = 0.04, threads: int = 1) -> Case:
@@ -78,7 +78,7 @@ def test_more_workers_than_processors_without_pools_is_an_afterthought() -> None
     assert finding.confidence == "low"
     assert "num_workers=15" in finding.change
     assert finding.line == LOADER
-    assert [*loader_starves.look(told)]
+    assert [*loader_starves(told)]
 
 
 def test_as_many_workers_as_processors_are_right() -> None:

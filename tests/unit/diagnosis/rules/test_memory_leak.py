@@ -5,7 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules.memory_leak import look
+from ridgeline.diagnosis.rules.kept_graphs import memory_leak as look
 from ridgeline.records.run import OutOfMemory
 from ridgeline.records.run_summary import MemoryUse
 from ridgeline.records.step_work import StaysBehind

@@ -1,7 +1,7 @@
 """Averages of weights, one tensor at a time or all at once."""
 
-from ridgeline.diagnosis.rules import clip_by_tensor, python_loop
-from ridgeline.diagnosis.rules.metrics_by_tensor import look
+from ridgeline.diagnosis.rules.python_loops import clip_by_tensor, python_loop
+from ridgeline.diagnosis.rules.python_loops import metrics_by_tensor as look
 from tests.unit.diagnosis.rules.made_up_launch import case, gradients, site
 
 SOURCE = """import torch
@@ -26,8 +26,8 @@ def test_average_by_tensor_is_found_at_its_loop() -> None:
         "torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 0.01)"
     )
     assert one.share_pct >= 8
-    assert not [*clip_by_tensor.look(whole)]
-    assert not [*python_loop.look(whole)]
+    assert not [*clip_by_tensor(whole)]
+    assert not [*python_loop(whole)]
 
 
 def test_metrics_kept_one_a_tensor_count_too() -> None:
@@ -46,7 +46,7 @@ def test_clipping_and_an_average_in_one_function_are_told_apart() -> None:
     norms = [site(op, 100, 3.0) for op in ("square", "sum", "mul_")]
     whole = case([*norms, site("lerp_", 100, 4.0), *gradients()])
     (average,) = look(whole)
-    (clip,) = clip_by_tensor.look(whole)
+    (clip,) = clip_by_tensor(whole)
     assert "100 tensors a step" in average.claim
     assert "300 operator" in clip.claim
 
@@ -86,6 +86,6 @@ def test_rows_as_large_as_a_parameter_are_data_and_not_averages() -> None:
     ops = [site("mul", 200, 8.0, at=("doubled", 2)), site("select", 200, 2.0, at=("doubled", 2))]
     whole = case([*ops, *gradients()], source=ROWS)
     assert not [*look(whole)]
-    (one,) = python_loop.look(whole)
+    (one,) = python_loop(whole)
     assert one.place == "train.py:4"
     assert one.change.startswith("res = t * 2 ")

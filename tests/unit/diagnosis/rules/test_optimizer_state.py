@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules.optimizer_state import look
+from ridgeline.diagnosis.rules.peak_memory import optimizer_state as look
 from ridgeline.records.run import ModuleSeen, OptimizerSeen, OutOfMemory
 from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis.rules.made_up_memory import FILE, GIB, capture, case

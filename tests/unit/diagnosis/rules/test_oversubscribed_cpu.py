@@ -1,7 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.rules.oversubscribed_cpu import look
+from ridgeline.diagnosis.rules.shared_machine import oversubscribed_cpu as look
 from ridgeline.records.finding import Finding
 from ridgeline.records.run_summary import Telemetered
 from tests.unit.diagnosis import made_up_verdict as made

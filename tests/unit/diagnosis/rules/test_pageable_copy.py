@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.rule import with_tolerance
-from ridgeline.diagnosis.rules.pageable_copy import look
+from ridgeline.diagnosis.rules.copies import pageable_copy as look
 from ridgeline.records.run import LoaderSeen
 from tests.unit.diagnosis.rules.made_up_waits import MS, TO, case, copy, held, wait
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.diagnosis.rules.print_tensor import look
+from ridgeline.diagnosis.rules.host_waits import print_tensor as look
 from tests.unit.diagnosis.rules.made_up_waits import case, wait
 
 LOOP = """\

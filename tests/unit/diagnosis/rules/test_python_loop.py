@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.rules.python_loop import look
+from ridgeline.diagnosis.rules.python_loops import python_loop as look
 from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_launch import case, gradients, site
 

@@ -1,7 +1,7 @@
 """A loop of lookups in a table: small is what a call takes from it, not the table."""
 
 from ridgeline.diagnosis.rules._launch import dims_of
-from ridgeline.diagnosis.rules.python_loop import look
+from ridgeline.diagnosis.rules.python_loops import python_loop as look
 from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_launch import case, gradients, site
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules.recompiles import look
+from ridgeline.diagnosis.rules.compilation import recompiles as look
 from ridgeline.records.run import Compilation, Window
 from ridgeline.records.run_summary import StepTimes
 from ridgeline.records.trace import Region

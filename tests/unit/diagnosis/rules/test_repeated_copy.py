@@ -2,8 +2,8 @@
 
 import pytest
 
-from ridgeline.diagnosis.rules import blocking_copy, pageable_copy
-from ridgeline.diagnosis.rules.repeated_copy import look
+from ridgeline.diagnosis.rules.copies import blocking_copy, pageable_copy
+from ridgeline.diagnosis.rules.copies import repeated_copy as look
 from tests.unit.diagnosis.rules.made_up_waits import at, case, copy, held
 
 TABLE = """\
@@ -27,8 +27,8 @@ def test_an_attribute_set_in_init_is_found_and_becomes_a_buffer() -> None:
     buffer = 'self.register_buffer("table", torch.arange(100), persistent=False)'
     assert finding.change.startswith(buffer)
     assert finding.change.endswith("return x + self.table")
-    assert not list(pageable_copy.look(made))
-    assert not list(blocking_copy.look(made))
+    assert not list(pageable_copy(made))
+    assert not list(blocking_copy(made))
 
 
 def test_a_name_set_before_the_loop_is_found() -> None:

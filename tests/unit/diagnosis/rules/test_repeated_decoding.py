@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.rules import loader_starves
-from ridgeline.diagnosis.rules.repeated_decoding import look
+from ridgeline.diagnosis.rules.loader_faults import loader_starves
+from ridgeline.diagnosis.rules.loader_faults import repeated_decoding as look
 from ridgeline.records.sites import Callee
 from ridgeline.source.file import SourceFiles
 from tests.unit.diagnosis.rules.made_up_input import (
@@ -30,7 +30,7 @@ def test_the_line_that_decodes_is_named() -> None:
     assert finding.place == f"{FILE}:{PARSE}"
     assert finding.share_pct == 45.0
     assert finding.confidence == "high"
-    (other,) = loader_starves.look(told)
+    (other,) = loader_starves(told)
     assert other.confidence == "medium"  # it stays, behind this one
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.diagnosis.rules.results_to_host import look
+from ridgeline.diagnosis.rules.host_waits import results_to_host as look
 from tests.unit.diagnosis.rules.made_up_waits import MS, TO, case, copy, wait
 
 LOOP = """\

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.diagnosis.rules.sdpa_math_path import look
+from ridgeline.diagnosis.rules.attention import sdpa_math_path as look
 from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_kernels import case, place, site
 

@@ -1,7 +1,8 @@
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.rules.shared_device import RULE, look
+from ridgeline.diagnosis.rules.shared_machine import SHARED_DEVICE as RULE
+from ridgeline.diagnosis.rules.shared_machine import shared_device as look
 from ridgeline.records.run import DeviceSample
 from ridgeline.records.run_summary import Telemetered
 from ridgeline.records.trace import KernelRow

@@ -1,6 +1,6 @@
 """small-files: lines that open and read."""
 
-from ridgeline.diagnosis.rules.small_files import look
+from ridgeline.diagnosis.rules.loader_faults import small_files as look
 from ridgeline.records.run import ProcessSample, Telemetry
 from ridgeline.records.sites import Callee
 from tests.unit.diagnosis.rules.made_up_input import (

@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules import cuda_graph_candidate, small_kernels
 from ridgeline.diagnosis.rules._launch import bound_ahead, held_back
+from ridgeline.diagnosis.rules.small_launches import cuda_graph_candidate, small_kernels
 from ridgeline.records.run_summary import SyncPoint, Telemetered
 from ridgeline.records.sites import OpSite, SyncSite
 from ridgeline.records.trace import Launch
@@ -31,17 +31,17 @@ def kernels(calls: float = 1.0, at: tuple[str, int] = ("squash", 2), each_us: fl
 
 def test_sizes_that_change_make_small_kernels_of_one_function() -> None:
     whole = case(kernels(1 / 3), gpu=True, busy=0.3, source=SOURCE)
-    (one,) = small_kernels.look(whole)
+    (one,) = small_kernels(whole)
     assert "squash() launches 133 kernels a step, 4 µs each" in one.claim
     assert one.place == "train.py:2"
     assert 20 <= one.share_pct <= 71
     assert "def squash" in one.change
-    assert not [*cuda_graph_candidate.look(whole)]
+    assert not [*cuda_graph_candidate(whole)]
 
 
 def test_code_outside_functions_is_named_by_its_file() -> None:
     whole = case(kernels(1 / 3, at=("<module>", 1)), gpu=True, busy=0.3, source=SOURCE)
-    (one,) = small_kernels.look(whole)
+    (one,) = small_kernels(whole)
     assert one.claim.startswith("The top level of train.py launches 133 kernels a step")
     assert one.function == "<module>"  # a field of findings.json
     assert "<module>" not in one.change
@@ -54,8 +54,8 @@ def test_synchronisations_stand_in_the_way_of_a_graph() -> None:
         syncs=(SyncPoint(place="train.py:7", call="cudaStreamSynchronize", per_step=30,
                          ms_per_step=1.0),),
     )  # fmt: skip
-    assert not [*cuda_graph_candidate.look(whole)]
-    assert [*small_kernels.look(whole)]
+    assert not [*cuda_graph_candidate(whole)]
+    assert [*small_kernels(whole)]
 
 
 def test_a_busy_device_large_kernels_and_a_full_queue_are_silent() -> None:
@@ -65,12 +65,12 @@ def test_a_busy_device_large_kernels_and_a_full_queue_are_silent() -> None:
         case(kernels(), gpu=True, busy=0.3, causes={"input": 0.7}),
         case(kernels()[:20], gpu=True, busy=0.3, source=SOURCE),
     ):
-        assert not [*cuda_graph_candidate.look(whole)]
-        assert not [*small_kernels.look(whole)]
+        assert not [*cuda_graph_candidate(whole)]
+        assert not [*small_kernels(whole)]
     whole = case(kernels(1 / 3), gpu=True, busy=0.3)
     assert whole.study is not None
     full = replace(whole, study=replace(whole.study, launch=Launch(empty_queue=0.1)))
-    assert not [*small_kernels.look(full)]
+    assert not [*small_kernels(full)]
 
 
 def test_what_a_specific_rule_explains_is_not_said_again() -> None:
@@ -79,24 +79,24 @@ def test_what_a_specific_rule_explains_is_not_said_again() -> None:
     parts = {"forward": 0.1, "backward": 0.1, "optimizer": 0.8}
     whole = case([*kernels(), *chain, *gradients()], gpu=True, busy=0.3, shares=parts,
                  capture=captured(foreach="False"))  # fmt: skip
-    assert not [*cuda_graph_candidate.look(whole)]
-    assert not [*small_kernels.look(whole)]
+    assert not [*cuda_graph_candidate(whole)]
+    assert not [*small_kernels(whole)]
 
 
 def test_tracing_and_other_programs_are_not_taken_for_the_program() -> None:
     alone = case(kernels(), gpu=True, busy=0.6, kind="trace")  # untraced it would be busy
-    assert not [*cuda_graph_candidate.look(alone)]
+    assert not [*cuda_graph_candidate(alone)]
     shared = replace(
         case(kernels(), gpu=True, busy=0.3), telemetered=Telemetered(other_processes=1)
     )
-    assert not [*cuda_graph_candidate.look(shared)]
+    assert not [*cuda_graph_candidate(shared)]
 
 
 def test_the_share_is_at_most_the_waiting_and_the_bound_at_most_what_is_idle() -> None:
     # all of the host's time is in squash(): more than the device waits
     for kind in ("run", "trace"):
         whole = case(kernels(1 / 3), gpu=True, busy=0.08, source=SOURCE, kind=kind)
-        (one,) = small_kernels.look(whole)
+        (one,) = small_kernels(whole)
         waiting, count = one.evidence[0].value, one.evidence[1].text
         assert waiting is not None
         assert one.share_pct <= 100 * waiting + 0.01
@@ -114,11 +114,11 @@ def waited(whole: Case, waits: float, idle_ms: float = 6.0) -> Case:
 
 def test_many_waits_a_step_are_why_the_host_is_not_ahead() -> None:
     alone = case(kernels(), gpu=True, busy=0.3, kind="trace")  # 400 kernels
-    assert [*cuda_graph_candidate.look(alone)]
+    assert [*cuda_graph_candidate(alone)]
     held = waited(alone, 32)
     assert held_back(held)
-    assert not [*cuda_graph_candidate.look(held)]
-    assert not [*small_kernels.look(held)]
+    assert not [*cuda_graph_candidate(held)]
+    assert not [*small_kernels(held)]
     assert (bound_ahead(held, 0.06) or 0.0) > 1.5  # launches are hidden then, too
 
 
@@ -132,7 +132,7 @@ def test_few_waits_or_a_device_with_next_to_no_work_are_not() -> None:
     ):
         assert not held_back(other)
         assert bound_ahead(other, 0.06) is None
-        assert [*cuda_graph_candidate.look(other)]
+        assert [*cuda_graph_candidate(other)]
 
 
 def test_idle_time_after_waits_counts_against_the_untraced_waiting() -> None:

@@ -1,7 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.rules.sync_in_accumulation import look
+from ridgeline.diagnosis.rules.communication import sync_in_accumulation as look
 from tests.unit.diagnosis.rules.made_up_machine import only
 from tests.unit.diagnosis.rules.made_up_ranks import MIB, case, site
 

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from ridgeline.diagnosis.rules.tensor_branch import look
+from ridgeline.diagnosis.rules.host_waits import tensor_branch as look
 from tests.unit.diagnosis.rules.made_up_waits import ITEM, case, wait
 
 LOOP = """\

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.rules.tf32_off import look
+from ridgeline.diagnosis.rules.precision import tf32_off as look
 from ridgeline.records.machine import Device
 from ridgeline.records.run import Flags
 from ridgeline.records.sites import Sites

@@ -1,6 +1,6 @@
 import pytest
 
-from ridgeline.diagnosis.rules.throttled_clocks import look
+from ridgeline.diagnosis.rules.shared_machine import throttled_clocks as look
 from ridgeline.diagnosis.shares import Shares
 from ridgeline.records.run import DeviceSample
 from tests.unit.diagnosis.rules.made_up_machine import case, looks, only

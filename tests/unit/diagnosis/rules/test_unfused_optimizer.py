@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.rules import metrics_by_tensor
-from ridgeline.diagnosis.rules.unfused_optimizer import look
+from ridgeline.diagnosis.rules.optimizers import unfused_optimizer as look
+from ridgeline.diagnosis.rules.python_loops import metrics_by_tensor
 from ridgeline.records.machine import Ceiling, Device
 from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_launch import captured, case, gradients, site
@@ -189,7 +189,7 @@ def test_an_update_written_by_hand_is_found_at_its_loop() -> None:
     (one,) = look(whole)
     assert one.place == "train.py:4"
     assert "_foreach_add_" in one.change
-    assert not [*metrics_by_tensor.look(whole)]
+    assert not [*metrics_by_tensor(whole)]
 
 
 def test_an_optimizer_of_the_programs_own_is_not_given_torchs_options() -> None:
@@ -206,4 +206,4 @@ def test_collectives_one_a_gradient_are_not_an_update() -> None:
     ops = [site("c10d::allreduce_", 100, 20.0, at=("average", 1), dims=()), *gradients()]
     whole = case(ops, source=source)
     assert not [*look(whole)]
-    assert not [*metrics_by_tensor.look(whole)]
+    assert not [*metrics_by_tensor(whole)]

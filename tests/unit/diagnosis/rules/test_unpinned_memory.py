@@ -1,8 +1,8 @@
 """unpinned-memory: the loader's option, where copies from its batches hold the step up."""
 
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rules import pageable_copy
-from ridgeline.diagnosis.rules.unpinned_memory import look
+from ridgeline.diagnosis.rules.copies import pageable_copy
+from ridgeline.diagnosis.rules.copies import unpinned_memory as look
 from ridgeline.records.sites import CopySite, Sites
 from ridgeline.records.trace import Place
 from ridgeline.source.file import SourceFiles
@@ -37,7 +37,7 @@ def test_the_loader_is_named_where_only_its_option_is_missing() -> None:
 def test_a_copy_that_is_waited_for_anyway_is_left_to_pageable_copy() -> None:
     made = copied(20.0)
     assert not [*look(made)]
-    (finding,) = pageable_copy.look(made)
+    (finding,) = pageable_copy(made)
     assert finding.change.splitlines()[:2] == [
         f"# {FILE}:{LOADER}, before: loader = DataLoader(Records(), 32, num_workers=4, "
         "worker_init_fn=prepare)",
@@ -49,7 +49,7 @@ def test_a_copy_that_is_waited_for_anyway_is_left_to_pageable_copy() -> None:
 
 def test_a_copy_that_only_lacks_the_option_is_told_once() -> None:
     made = copied(20.0, line="batch.to(device, non_blocking=True)")
-    assert not [*pageable_copy.look(made)]
+    assert not [*pageable_copy(made)]
 
 
 def test_pinned_copies_and_a_loader_that_pins_are_silent() -> None:

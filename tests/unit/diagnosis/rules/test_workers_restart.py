@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from ridgeline.diagnosis.rules import few_workers, loader_starves
-from ridgeline.diagnosis.rules.workers_restart import look
+from ridgeline.diagnosis.rules.loader_faults import few_workers, loader_starves
+from ridgeline.diagnosis.rules.loader_faults import workers_restart as look
 from tests.unit.diagnosis.rules.made_up_input import FILE, LOADER, case, steps
 
 BEGUN = (0, 10, 20, 30)
@@ -23,8 +23,8 @@ def test_restarts_are_charged_with_what_they_add() -> None:
 def test_its_wait_is_not_charged_to_the_loader_too() -> None:
     told = case(0.18, workers=2, epochs=4, begun=BEGUN, steps=steps(BEGUN, extra_ms=300),
                 used=1.0, worker_cores=0.5)  # fmt: skip
-    assert not [*loader_starves.look(told)]
-    assert not [*few_workers.look(told)]
+    assert not [*loader_starves(told)]
+    assert not [*few_workers(told)]
 
 
 def test_workers_that_stay_are_silent() -> None:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from ridgeline.diagnosis.rule import with_tolerance
-from ridgeline.diagnosis.rules.written_attention import look
+from ridgeline.diagnosis.rules.attention import written_attention as look
 from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_kernels import case, place, site
 

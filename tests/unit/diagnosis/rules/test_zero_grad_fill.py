@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.diagnosis.rules.zero_grad_fill import look
+from ridgeline.diagnosis.rules.optimizers import zero_grad_fill as look
 from ridgeline.records.sites import OpSite
 from tests.unit.diagnosis.rules.made_up_launch import ACCUMULATE, ENGINE, case, gradients, site
 

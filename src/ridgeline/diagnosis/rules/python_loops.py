@@ -1,4 +1,4 @@
-"""A Python loop over rows, time steps or pieces calls the same small operators again and again."""
+"""Python loops over rows, steps or tensors, where one operator does the work of many."""
 
 import ast
 from collections import defaultdict
@@ -10,16 +10,37 @@ from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.diagnosis.case import Case
-from ridgeline.diagnosis.rule import Rule, gain_without, make_finding, measured, read
-from ridgeline.diagnosis.rules._launch import VIEWS, Loop, cost, dims_of, kernels, loops, outer
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding, measured, of_step, read
+from ridgeline.diagnosis.rules._launch import (
+    MIN_SHARE,
+    VIEWS,
+    Loop,
+    cost,
+    dims_of,
+    kernels,
+    loops,
+    outer,
+    parameters,
+)
 from ridgeline.records.finding import Confidence, Finding
 from ridgeline.records.sites import OpSite
 from ridgeline.records.trace import Place
 from ridgeline.report.plain import function_label
+from ridgeline.source.calls import calls_at
 from ridgeline.source.loops import SourceLoop, loops_at, loops_calling
-from ridgeline.source.vectorized import by_row, for_all_rows, lines_with, picked, whole_sequence
+from ridgeline.source.vectorized import (
+    all_at_once,
+    by_row,
+    clamped_to,
+    for_all_rows,
+    limit_of,
+    lines_with,
+    parameters_of,
+    picked,
+    whole_sequence,
+)
 
-RULE = Rule(id="python-loop", family="launch", budget="overhead", needs=("sites", "stacks"))
+PYTHON_LOOP = Rule(id="python-loop", family="launch", budget="overhead", needs=("sites", "stacks"))
 
 MAX_SMALL_ELEMENTS = 2**18
 """A call on a tensor of at most this many elements is small. That is 1 MiB of float32: a core reads
@@ -45,7 +66,7 @@ MOVES = {"aten::to", "aten::_to_copy", "aten::copy_"}
 """Operators that bring the tensors of a batch to a device or a type one by one. Rules of copies
 report them."""
 _PAIRS = ("zip", "enumerate", "tqdm")
-MIN_SHARE = 0.02
+MIN_LOOP_SHARE = 0.02
 MIN_UNSEEN_SHARE = 0.1
 """Share of the step that must be saved if the loop is not found in the source."""
 
@@ -58,12 +79,14 @@ class _Seen(Struct, frozen=True):
     sequence."""
 
 
-def look(case: Case) -> Iterator[Finding]:
+def python_loop(case: Case) -> Iterator[Finding]:
+    """A Python loop over rows, time steps or pieces calls the same small operators again and
+    again."""
     kept: dict[tuple[str, int], list[_Seen]] = defaultdict(list)
     for loop in loops(case):
         if loop.over != "data" or _feeds(case, loop) or MOVES.issuperset(loop.ops):
             continue
-        at = _in_source(case, loop)
+        at = _loop_in_source(case, loop)
         if at is not None and not _CELLS.isdisjoint(loop.ops) and _layer(case, at):
             if _saved_by_layer(case, loop) >= MIN_SAVED_BY_LAYER:
                 kept[at.file, at.line].append(_Seen(loop, at, layer=True))
@@ -77,7 +100,7 @@ def look(case: Case) -> Iterator[Finding]:
         if at is not None and at.carried and loop.turns < MIN_RECURRENT_TURNS:
             continue
         share = cost(case, _costing(loop, at))
-        if share >= (MIN_SHARE if at is not None else MIN_UNSEEN_SHARE):
+        if share >= (MIN_LOOP_SHARE if at is not None else MIN_UNSEEN_SHARE):
             where = loop.place if at is None else at
             kept[where.file, where.line].append(_Seen(loop, at))
     for seen in kept.values():
@@ -114,7 +137,7 @@ def _of_one(case: Case, seen: list[_Seen]) -> Finding:
         ops=tuple(dict.fromkeys(op for found in seen for op in found.loop.ops)),
         sites=tuple(site for found in seen for site in found.loop.sites),
     )
-    return _finding(case, whole, at, share, bound)
+    return _loop_finding(case, whole, at, share, bound)
 
 
 def _layer(case: Case, at: SourceLoop) -> str:
@@ -138,7 +161,7 @@ def _saved_by_layer(case: Case, loop: Loop) -> float:
     return cost(case, sites, stays_ns=stays_ns)
 
 
-def _finding(
+def _loop_finding(
     case: Case, loop: Loop, at: SourceLoop | None, share: float, bound: float | None
 ) -> Finding:
     many = units.count(round(loop.calls))
@@ -157,13 +180,13 @@ def _finding(
     inside = at in loops_at(case.sources, loop.place)
     confidence: Confidence = "low" if at is None else "high" if inside else "medium"
     return make_finding(
-        RULE,
+        PYTHON_LOOP,
         claim=f"A Python loop in {_where(loop, at)} calls {_what(loop)}",
         share=share,
         bound=bound,
         evidence=evidence,
         place=place,
-        change=_change(case, at),
+        change=_loop_change(case, at),
         confidence=confidence,
         doubt="each turn needs the one before: not all of it can be saved"
         if at is not None and at.carried
@@ -218,7 +241,7 @@ def _feeds(case: Case, loop: Loop) -> bool:
     return bool(case.fed.share) and case.fed.function == loop.place.function
 
 
-def _in_source(case: Case, loop: Loop) -> SourceLoop | None:
+def _loop_in_source(case: Case, loop: Loop) -> SourceLoop | None:
     """Return the loop in the function itself, else one around calls of the function."""
     for at in (loops_at(case.sources, loop.place), loops_calling(case.sources, loop.place)):
         kept = [found for found in at if not found.trains and found.works]
@@ -233,7 +256,7 @@ def _unlike(at: SourceLoop, loop: Loop) -> tuple[bool, bool]:
     return not names & at.calls, not at.calls
 
 
-def _change(case: Case, at: SourceLoop | None) -> str:
+def _loop_change(case: Case, at: SourceLoop | None) -> str:
     source = case.sources.get(at.file) if at is not None else None
     if at is None or source is None:
         return "# call the operators once, with a dimension more, instead of in a loop"
@@ -280,3 +303,137 @@ def _in_words(at: SourceLoop, over: ast.expr, lines: tuple[int, ...]) -> str:
     )
     every = ", ".join(f"`{ast.unparse(one)}`" for one in through)
     return head + f"give the operators all of {every} (torch.stack of a list), a dimension more"
+
+
+METRICS_BY_TENSOR = Rule(
+    id="metrics-by-tensor", family="launch", budget="overhead", needs=("sites", "stacks")
+)
+
+_UPDATES = frozenset({"mul_", "add_", "lerp_", "copy_", "lerp", "sub_", "mul", "add", "update"})
+
+
+def metrics_by_tensor(case: Case) -> Iterator[Finding]:
+    """Averages of weights, or metrics, are updated one tensor at a time."""
+    for loop in loops(case):
+        at = _metrics_in_source(case, loop) if loop.over == "state" else None
+        if loop.over != "state" or (at is not None and "grad" in at.attributes):
+            continue  # a loop that uses gradients is an optimizer's update, written by hand
+        if (share := cost(case, loop.sites)) >= MIN_SHARE:
+            yield _metrics_finding(case, loop, at, share)
+
+
+def _metrics_finding(case: Case, loop: Loop, at: SourceLoop | None, share: float) -> Finding:
+    turns, many = units.count(round(loop.turns)), units.count(round(loop.calls))
+    each = "" if turns == many else f": {many} operator calls a step"
+    return make_finding(
+        METRICS_BY_TENSOR,
+        claim=f"{loop.name} updates {turns} tensors{'' if each else ' a step'} one at a time{each}",
+        share=share,
+        evidence=[
+            measured("calls a step", f"{many}: {', '.join(loop.ops[:4])}", loop.calls),
+            of_step("time", share),
+        ],
+        place=loop.place,
+        line=at.line if at is not None else None,
+        change=_metrics_change(case, at),
+        confidence="high" if at is not None else "medium",
+    )
+
+
+def _metrics_in_source(case: Case, loop: Loop) -> SourceLoop | None:
+    at = [found for found in loops_at(case.sources, loop.place) if not found.trains]
+    updating = [found for found in at if found.calls & _UPDATES]
+    return min(updating or at, key=lambda found: (-found.inner, found.line), default=None)
+
+
+def _metrics_change(case: Case, loop: SourceLoop | None) -> str:
+    source = case.sources.get(loop.file) if loop is not None else None
+    if loop is not None and source is not None:
+        _, over, target, body = loop.parts
+        written = all_at_once(over, target, body) if target is not None else ""
+        if written:
+            return written
+    through = f" that `{loop.over}` gives" if loop is not None and loop.target else ""
+    return (
+        "torch._foreach_lerp_(averages, weights, 1 - decay)  # names to be replaced by your own: "
+        f"lists of all tensors{through}, and the average's factor"
+    )
+
+
+CLIP_BY_TENSOR = Rule(
+    id="clip-by-tensor", family="launch", budget="overhead", needs=("sites", "stacks")
+)
+
+CPU_CALLS_PER_PARAMETER = 2
+"""Calls for each parameter that torch's own function makes on a CPU: a norm and a product. For 130
+parameters they take 1.2 ms of the 2.4 ms of a loop with five calls each."""
+_CLIPS = ("clip_grad_norm_", "clip_grad_value_", "get_total_norm", "clip_grads_with_norm_")
+_CLAMPS = frozenset({"clamp", "clamp_"})
+_NORMING = frozenset({"norm", "vector_norm", "square", "pow", "sum", "abs", "clamp_", "clamp"})
+
+
+def clip_by_tensor(case: Case) -> Iterator[Finding]:
+    """Gradients are clipped, or their norm is taken, one parameter at a time."""
+    for loop in loops(case):
+        if loop.over != "gradients":
+            continue
+        saved = 1.0
+        if not case.on_gpu and loop.calls:  # `clip_grad_norm_` goes through the gradients too
+            saved = max(1 - CPU_CALLS_PER_PARAMETER * parameters(case) / loop.calls, 0.0)
+        share = cost(case, loop.sites) * saved
+        if share >= MIN_SHARE:
+            yield _clip_finding(case, loop, share)
+
+
+def _clip_finding(case: Case, loop: Loop, share: float) -> Finding:
+    line, change = _clip_in_source(case, loop)
+    calls = units.count(round(loop.calls))
+    text = f"{calls} for {round(parameters(case))} parameters: {', '.join(loop.ops[:4])}"
+    return make_finding(
+        CLIP_BY_TENSOR,
+        claim=f"{loop.name} goes through the gradients one tensor at a "
+        f"time: {calls} operator calls a step",
+        share=share,
+        evidence=[measured("calls a step", text, loop.calls), of_step("time", share)],
+        place=loop.place,
+        line=line,
+        change=change,
+        confidence="high" if line is not None else "medium",
+    )
+
+
+def _clip_in_source(case: Case, loop: Loop) -> tuple[int | None, str]:
+    at = [loop_ for loop_ in loops_at(case.sources, loop.place) if not loop_.trains]
+    norming = [loop_ for loop_ in at if loop_.calls & _NORMING or loop_.squares]
+    calls = calls_at(case.sources, loop.place, _CLIPS)
+    if calls and ("foreach" in calls[0].keywords or not norming):
+        text = calls[0].without("foreach")
+        return calls[0].line, text if calls[0].loops < 2 else _by_norm("", "")
+    source = case.sources.get(loop.place.file)
+    if not norming or source is None:
+        return None, _by_norm("", "")
+    first = min(norming, key=lambda loop_: (-loop_.inner, loop_.line))
+    parameters_ = parameters_of(source, first.line)
+    if first.calls & _CLAMPS and not first.calls & _NORMING - _CLAMPS and not first.squares:
+        return first.line, _by_value(parameters_, clamped_to(first.parts.body))
+    limit = limit_of(source, first.line, first.node)
+    return first.line, _by_norm(parameters_, limit)
+
+
+def _by_norm(given: str, limit: str) -> str:
+    """Return the call of torch's function, with the program's own names where its source shows
+    them."""
+    most = limit or "max_norm=1.0"
+    call = f"norm = torch.nn.utils.clip_grad_norm_({given or 'model.parameters()'}, {most})"
+    return f"{call}  # all at once{_chosen(given, limit, 'max_norm')}"
+
+
+def _by_value(given: str, limit: str) -> str:
+    most = limit or "clip_value=1.0"
+    call = f"torch.nn.utils.clip_grad_value_({given or 'model.parameters()'}, {most})"
+    return f"{call}  # all at once{_chosen(given, limit, 'clip_value')}"
+
+
+def _chosen(given: str, limit: str, name: str) -> str:
+    yours = [word for word, known in (("model", given), (name, limit)) if not known]
+    return f"; {' and '.join(yours)}: yours to choose" if yours else ""

@@ -1,22 +1,32 @@
-"""A program that never trains, and records every operator for a backward that never comes; or one
-that trains, and whose backward goes through a model that is only asked."""
+"""Inference that keeps what only training or a first pass needs."""
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from statistics import mean
 
 from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.diagnosis.case import SATURATED, Case
 from ridgeline.diagnosis.memory_room import device_peak_bytes
-from ridgeline.diagnosis.rule import Rule, gain_without, make_finding, measured
-from ridgeline.diagnosis.rules._user_code import fix_code, inference_mode, user_sources
+from ridgeline.diagnosis.rule import Rule, gain_without, make_finding, measured, read
+from ridgeline.diagnosis.rules._user_code import (
+    fix_code,
+    inference_mode,
+    models,
+    place_at,
+    user_sources,
+    uses_kv_cache,
+)
 from ridgeline.diagnosis.step_times import share_of
 from ridgeline.records.finding import Evidence, Finding
+from ridgeline.records.run import ModuleSeen, Step
 from ridgeline.records.sites import OpSite
 from ridgeline.records.step_work import TraceMemory
 from ridgeline.records.trace import Place
+from ridgeline.source.file import last_name
 from ridgeline.source.kept_tensors import GraphNames
 
 NODE_US = 5.0
@@ -28,13 +38,15 @@ block would be in the cache, and given back. Measured 1.1 to 3.1 on activations 
 12.7 GB/s."""
 DEFAULT_COPY_BYTES_S = 10e9
 """Rate of the memory if no ceiling is known."""
-MIN_SHARE = 0.01
+MIN_GRADIENTS_SHARE = 0.01
 MIN_MEMORY_SHARE = 0.05
 MIN_TEACHER_SHARE = 0.02
 LIVE_GRAPHS = 2
 """The graph of a call lives until its result is replaced: while the next one is built."""
 
-RULE = Rule(id="gradients-in-inference", family="memory", budget="overhead", needs=("trace",))
+GRADIENTS_IN_INFERENCE = Rule(
+    id="gradients-in-inference", family="memory", budget="overhead", needs=("trace",)
+)
 
 
 class Teacher(Struct, frozen=True, kw_only=True):
@@ -50,7 +62,9 @@ class Teacher(Struct, frozen=True, kw_only=True):
     """The whole backward: it cannot be more."""
 
 
-def look(case: Case) -> Iterator[Finding]:
+def gradients_in_inference(case: Case) -> Iterator[Finding]:
+    """A program that never trains, and records every operator for a backward that never comes; or
+    one that trains, and whose backward goes through a model that is only asked."""
     traced = case.traced_memory
     if traced is not None and _trains(case):
         yield from _asked_only(case, traced)
@@ -58,11 +72,11 @@ def look(case: Case) -> Iterator[Finding]:
     if traced is None or traced.backwards or traced.nodes < 1:
         return
     share, memory = _share(case, traced), _memory(case, traced)
-    if share < MIN_SHARE and memory < MIN_MEMORY_SHARE:
+    if share < MIN_GRADIENTS_SHARE and memory < MIN_MEMORY_SHARE:
         return
     place, written = _place(case)
     yield make_finding(
-        RULE,
+        GRADIENTS_IN_INFERENCE,
         claim=_claim(traced, memory),
         share=share,
         bound=_bound(case, traced, share),
@@ -81,12 +95,12 @@ def _asked_only(case: Case, traced: TraceMemory) -> Iterator[Finding]:
     seen = teacher(case)
     if seen is None or seen.share < MIN_TEACHER_SHARE or not case.step_ms:
         return
-    place, written = _called(case, seen)
+    place, written = _gradients_called(case, seen)
     name = re.sub(r"_\d+$", "", seen.module.rpartition(" / ")[2])
     adds = f"{units.significant(seen.weights)} weights of {seen.module}, added to in each step"
     part = f"{units.percent(seen.share)} of the step is the backward of {seen.module}"
     yield make_finding(
-        RULE,
+        GRADIENTS_IN_INFERENCE,
         claim=f"the backward goes through {name}, whose weights no optimizer updates",
         share=seen.share,
         bound=gain_without(seen.most + _beside(case, traced)),
@@ -103,7 +117,7 @@ def _asked_only(case: Case, traced: TraceMemory) -> Iterator[Finding]:
     )
 
 
-def _called(case: Case, seen: Teacher) -> tuple[Place | None, str]:
+def _gradients_called(case: Case, seen: Teacher) -> tuple[Place | None, str]:
     """Return where the model is called, and that line. Of the outermost modules of its class it is
     the one of about its size; for an inner module it is the function that calls its operators."""
     first, _, inner = seen.module.partition(" / ")
@@ -356,3 +370,108 @@ def _teacher_share(
     if case.on_gpu or not whole or not spent:
         return gone, max(gone, whole)
     return whole * min(sum(site.host_ns for site in sites) / spent, 1.0), whole
+
+
+MIN_GROWING_STEPS = 8
+"""Steps that must be given one token a row more than the step before. Batches of texts whose
+lengths differ seldom grow so twice in a row."""
+MIN_GROWING_SHARE = 0.5
+"""Share of the steps that must grow: a text that fills the model's window grows no longer."""
+MIN_DECODING_SHARE = 0.05
+
+DECODING_WITHOUT_CACHE = Rule(
+    id="decoding-without-cache", family="kernels", budget="work", needs=("capture",)
+)
+
+
+def decoding_without_cache(case: Case) -> Iterator[Finding]:
+    """A language model is called for each token with the whole text so far: it has no KV cache, or
+    does not use the one it has."""
+    if case.capture is None or case.capture.stepping != "call":
+        return
+    growing = growing_steps(case.steps)
+    if len(growing) < MIN_GROWING_STEPS:
+        return
+    tokens, rows = mean(step.tokens for step in growing), mean(step.samples for step in growing)
+    repeated = 1 - rows / tokens
+    work = case.share_of("compute") + case.share_of("memory")
+    share = repeated * work
+    if share < MIN_DECODING_SHARE:
+        return
+    model, place = _decoding_called(case)
+    length = tokens / rows
+    evidence = [
+        measured(
+            "tokens a row",
+            f"one more at each of {len(growing)} steps, {length:.0f} on average", length,
+        ),
+        measured("computed again", f"{units.percent(repeated)} of the tokens of a call", repeated),
+    ]  # fmt: skip
+    source = case.sources.get(place.file) if place is not None else None
+    if place is not None and place.line and source is not None:
+        evidence.append(read(f"line {place.line}", source.line(place.line).strip()))
+    written = model is not None and model.generates and _calls_generate(case, place)
+    yield make_finding(
+        DECODING_WITHOUT_CACHE,
+        claim=f"each token computes the whole text again: {length:.0f} tokens a row on average for "
+        "a single new one",
+        share=share,
+        bound=gain_without(repeated * (1 - case.share_of("input"))),
+        evidence=evidence,
+        place=place,
+        fix="kv-cache" if written else "",
+        change=(fix_code(case, place, *uses_kv_cache(case)) if written else "") or _advice(model),
+        confidence="high",
+        doubt="" if written else "the calls of the loop have to be changed by hand",
+    )
+
+
+def growing_steps(steps: Sequence[Step]) -> list[Step]:
+    """Return the steps that were given as many rows as the step before, and one token more in each;
+    none if most steps of text were not."""
+    known = [step for step in steps if step.detailed and step.tokens and step.samples]
+    neighbours = [(a, b) for a, b in pairwise(known) if b.index == a.index + 1]
+    growing = [
+        b for a, b in neighbours if a.samples == b.samples and b.tokens - a.tokens == b.samples
+    ]
+    return growing if len(growing) >= MIN_GROWING_SHARE * len(neighbours) else []
+
+
+def _decoding_called(case: Case) -> tuple[ModuleSeen | None, Place | None]:
+    for model in models(case):
+        place = place_at(model.place)
+        if place is not None:
+            source = case.sources.get(place.file)
+            name = source.function_name(place.line or 0) if source is not None else ""
+            return model, Place(file=place.file, line=place.line, function=name)
+    return None, None
+
+
+def _calls_generate(case: Case, place: Place | None) -> bool:
+    source = case.sources.get(place.file) if place is not None else None
+    if source is None or place is None or place.line is None:
+        return False
+    return any(last_name(call) == "generate" for call in source.calls_on_line(place.line))
+
+
+def _advice(model: ModuleSeen | None) -> str:
+    """Return the code of a loop that uses the cache of a model of transformers, or what a model of
+    the program's own must do."""
+    if model is not None and model.generates:
+        code = (
+            "cache = None\n"
+            "for _ in range(new_tokens):\n"
+            "    given = ids if cache is None else ids[:, -1:]\n"
+            "    out = model(given, past_key_values=cache, use_cache=True)\n"
+            "    cache = out.past_key_values\n"
+            "    ids = torch.cat([ids, out.logits[:, -1:].argmax(-1)], dim=1)"
+        )
+    else:
+        code = (
+            "# in each attention layer: keep the keys and values of the tokens so far\n"
+            "keys[:, :, position] = k  # made once, with room for the longest text\n"
+            "values[:, :, position] = v\n"
+            "# in the loop: call the model with the new token alone\n"
+            "logits = model(ids[:, -1:], position)"
+        )
+    return code
