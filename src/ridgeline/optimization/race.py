@@ -259,8 +259,10 @@ class Race:
             if asking.current is None or asking.current.member != member.member:
                 asking.previous = asking.current
             asking.current = member
-            if not member.began:
-                standing = racing[member.member].standing
+            standing = racing[member.member].standing
+            if member.error:
+                self._give_up(standing, because(TrialFailure.RAISED, error=member.error))
+            elif not member.began:
                 standing.applied, standing.not_applied = member.applied, member.not_applied
                 standing.compile_s = max(standing.compile_s, member.compile_s)
                 self.compile_s = max(self.compile_s, member.compile_s)
@@ -299,6 +301,9 @@ class Race:
                 raise CannotRace(reason)
             standing = before
             reason = because(SearchCode.RACE_CANNOT_GO_BACK, cause=reason)
+        self._give_up(standing, reason)
+
+    def _give_up(self, standing: Standing, reason: Reason) -> None:
         standing.failure = reason
         self._failed[set_key(standing.fixes)] = reason
         self._starts_without_progress = 0

@@ -64,6 +64,8 @@ class RaceMember(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Time of the steps until it was ready to be timed."""
     began: bool = False
     """Whether this is written as the set is about to be applied: if the process dies, it is why."""
+    error: str = ""
+    """What the program raised under the set, which is off for good then."""
 
 
 class RaceMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):

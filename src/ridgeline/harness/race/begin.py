@@ -45,6 +45,7 @@ def _begin(torch: Any, home: Path) -> None:
 
     session = RaceSession(torch, home, plan, end)
     Seams(torch, session).put_on()
+    session.rescue.install()
     live.follow_forks()
     live.session = live.listener = session
 

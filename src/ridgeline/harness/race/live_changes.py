@@ -53,12 +53,14 @@ class LiveChanges:
         functions: Sequence[FunctionType] = (),
     ) -> None:
         """Call `do`, and note what it changed in these objects and in the process."""
-        before = _Picture(self._torch, modules, optimizers, functions)
+        before, laid_out = _Picture(self._torch, modules, optimizers, functions), len(self._layouts)
         try:
             do()
         finally:
             self._note(before, _Picture(self._torch, modules, optimizers, functions))
             self._optimizers += [one for one in optimizers if one not in self._optimizers]
+            with self._torch.no_grad():
+                self._lay_out(self._layouts[laid_out:], after=True)
 
     def _note(self, before: "_Picture", after: "_Picture") -> None:
         self._entries += _differences(before.tables, after.tables)
@@ -101,12 +103,16 @@ class LiveChanges:
         for tensor, was, now in self._casts:
             tensor.data = now if after else was
         with self._torch.no_grad():
-            for tensor, was, now in self._layouts:
-                _lay_out(self._torch, tensor, now if after else was)
             for optimizer in self._optimizers:
                 move_step_counts(self._torch, optimizer)
-                if self._layouts:
-                    _lay_out_state(self._torch, optimizer)
+            self._lay_out(self._layouts, after=after)
+
+    def _lay_out(self, layouts: Sequence[tuple[Any, Any, Any]], *, after: bool) -> None:
+        """Lay out tensors, their gradients and their moments as the fixes do, or as before."""
+        for tensor, was, now in layouts:
+            _lay_out(self._torch, tensor, now if after else was)
+        for optimizer in self._optimizers if layouts else ():
+            _lay_out_state(self._torch, optimizer)
 
 
 class _Picture:

@@ -9,6 +9,7 @@ cache of a request was filled under one set of fixes, and may be of no use to an
 """
 
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from ridgeline.harness.capture.text_generation import follow_generate
 from ridgeline.harness.race.carried_state import CarriedState
 from ridgeline.harness.race.feeds import Feeds
 from ridgeline.harness.race.layers import Layers
+from ridgeline.harness.race.rescue import Rescue, words_of
 from ridgeline.records.race import RaceBlock, RaceMember, RaceMessage, RacePlan, RaceRequest
 from ridgeline.records.run import Settings
 from ridgeline.records.trial import Asked
@@ -57,8 +59,11 @@ class RaceSession(Session):
         self.layers = Layers(torch, plan.functions)
         self.measuring = Measuring(torch, directory, plan, self)
         self.carried = CarriedState(torch)
+        self.rescue = Rescue(torch, self)
         self._steps = iter(self.measuring.steps())
         self._input_began_ns = 0
+        self._rescued: Exception | None = None
+        """The error for which a candidate was given up before its call had ended."""
         self._open_requests = 0
         """Calls of `generate` that have not returned yet."""
         if not plan.trains:
@@ -88,8 +93,29 @@ class RaceSession(Session):
         self.feeds.trained()
         return super().backward_begins(tensors)
 
+    def call_ends(self, token: Any) -> None:
+        error = sys.exc_info()[1]
+        if token is not None and isinstance(error, Exception) and id(error) != token[-1]:
+            self._give_up(error)  # before the call ends, and with it perhaps the step
+        super().call_ends(token)
+
+    def is_program_calling(self) -> bool:
+        return not (self.gate.closed or self.progress.off)
+
+    def gives_up(self, error: Exception) -> bool:
+        self._give_up(error)
+        is_rescued, self._rescued = self._rescued is error, None
+        return is_rescued
+
+    def _give_up(self, error: Exception) -> None:
+        if self.layers.on and not self.measuring.is_base_on():
+            self._rescued = error
+            self._optimizer_depth = 0
+            self._apart(self.measuring.give_up, words_of(error))
+
     def optimizer_begins(self, optimizer: Any, *rest: Any) -> None:
         self.layers.meet(optimizer)
+        self.rescue.guard_update(optimizer)
         super().optimizer_begins(optimizer, *rest)
 
     def _can_run_operators(self) -> bool:
@@ -153,6 +179,10 @@ class Measuring:
         self._answers = (directory / ANSWERS).open("ab", buffering=0)
         self._shuffle = random.Random(plan.seed).shuffle
         self._set_up: set[bytes] = set()
+        self._given_up: set[bytes] = set()
+        """Sets of fixes, by their keys, under which the program raised."""
+        self._on: tuple[RaceRequest, int] | None = None
+        """The request and the index of the set that is on; None: no fix is on."""
         self._requests = 0
         self.is_ready = False
         """Whether the program takes steady steps."""
@@ -219,25 +249,45 @@ class Measuring:
     def _use(self, fixes: tuple[Asked, ...]) -> None:
         self._session.feeds.use(self._session.layers.use(fixes))
 
+    def _begin(self, request: RaceRequest, number: int) -> None:
+        """Put a set on. If the process dies under it, the last message tells that it was on."""
+        self.say(RaceMessage(member=_member(request, number, began=True)))
+        self._on = request, number
+        self._use(request.sets[number])
+
+    def is_base_on(self) -> bool:
+        """Return whether the set that is on is what the others are compared with. Without it there
+        is nothing to measure, and the process may end."""
+        assert self._on is not None
+        request, number = self._on
+        return request.sets[number] == request.sets[0]
+
+    def give_up(self, error: str) -> None:
+        """Take off the set that is on, for good."""
+        assert self._on is not None
+        request, number = self._on
+        self._given_up.add(_key(request.sets[number]))
+        self._use(())
+        self.say(RaceMessage(member=_member(request, number, error=error)))
+
     def _set_up_member(
         self, request: RaceRequest, number: int, fixes: tuple[Asked, ...]
     ) -> Iterator[None]:
         """Apply a set of fixes for the first time, and let it compile."""
-        key = msgspec.json.encode(fixes, order="sorted")
+        key, began_ns, compile_ns = _key(fixes), time.perf_counter_ns(), 0
         if key not in self._set_up:
             self._set_up.add(key)
-            self.say(RaceMessage(member=_member(request, number, began=True)))
-            began, compile_ns = time.perf_counter_ns(), 0
-            self._use(fixes)
+            self._begin(request, number)
             for _ in self._until_steady(request.set_up_steps):
                 yield
                 compile_ns += self.compile_ns
+                if key in self._given_up:
+                    return
             if self._session.feeds.active is not None:
                 for _ in range(self._session.feeds.steps_ahead()):
                     yield
-            self._note_member(request, number, fixes, began, compile_ns)
-        else:
-            self._note_member(request, number, fixes, time.perf_counter_ns(), 0)
+        if key not in self._given_up:
+            self._note_member(request, number, fixes, began_ns, compile_ns)
 
     def _note_member(
         self, request: RaceRequest, number: int, fixes: tuple[Asked, ...], began_ns: int,
@@ -258,8 +308,9 @@ class Measuring:
             self._shuffle(order)
             blocks = []
             for member in order:
-                self.say(RaceMessage(member=_member(request, member, began=True)))
-                self._use(request.sets[member])
+                if _key(request.sets[member]) in self._given_up:
+                    continue
+                self._begin(request, member)
                 for _ in range(request.skipped_steps):
                     yield
                 block = _Block(self._torch, self, self._session.feeds)
@@ -267,11 +318,16 @@ class Measuring:
                     yield
                     block.compile_ns += self.compile_ns
                 block.end()
-                blocks.append((member, block))
+                if _key(request.sets[member]) not in self._given_up:
+                    blocks.append((member, block))
             for member, block in blocks:
                 self.say(RaceMessage(block=block.record(request, member, number)))
             if self._is_asked_for_more():
                 return
+
+
+def _key(fixes: tuple[Asked, ...]) -> bytes:
+    return msgspec.json.encode(fixes, order="sorted")
 
 
 def _member(request: RaceRequest, number: int, **facts: Any) -> RaceMember:
