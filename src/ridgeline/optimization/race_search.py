@@ -125,20 +125,23 @@ class RaceSearch:
             self._keep_alone(winners)
 
     def _race_compilers(self) -> None:
-        """Race compilers one after the other, with the usual fixes beside the first."""
+        """Race compilers one after the other, with the usual fixes beside the first. One that fails
+        beside them is raced alone: only then it is known to be why."""
         for one in self._compilers():
-            if self._compile_s(one) + MIN_HEAT_S > self._left_s():
-                continue
             compiled = any(other.fix.slow_start for other in self.kept)
-            members = [one] if compiled else [*self._with_usual([]), one]
-            raced = self._heat([members], COMPILING_SHARE)
-            for _, standing in raced:
-                self.raced[key(one)] = Raced(
-                    candidate=one, standing=standing,
-                    beside=(*self.kept, *(other for other in members if other is not one)),
-                )  # fmt: skip
-                if standing.verdict == "FASTER":
-                    self._keep(members, standing)
+            for beside in [[]] if compiled else [self._with_usual([]), []]:
+                if self._compile_s(one) + MIN_HEAT_S > self._left_s():
+                    break
+                members = [*beside, one]
+                raced = self._heat([members], COMPILING_SHARE)
+                for _, standing in raced:
+                    self.raced[key(one)] = Raced(
+                        candidate=one, standing=standing, beside=(*self.kept, *beside)
+                    )
+                    if standing.verdict == "FASTER":
+                        self._keep(members, standing)
+                if not raced or raced[0][1].failure is None:
+                    break
 
     def _keep_alone(self, winners: list[Candidate]) -> None:
         """Keep the best single fix, where no set of several could be shown to be better."""
@@ -178,7 +181,7 @@ class RaceSearch:
         fresh: dict[SetKey, list[Candidate]] = {}
         for members in sets:
             name = set_key(self._beside(members))
-            if name not in self._tried:
+            if members and name not in self._tried:
                 fresh[name] = list(members)
         if not fresh:
             return []
