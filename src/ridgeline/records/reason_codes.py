@@ -216,6 +216,8 @@ class Done(StrEnum):
     STATIC_CACHE = "done.static-cache"  # model
     PADDED_LAYER = "done.padded-layer"  # layer, width
     INT8_WEIGHTS = "done.int8-weights"  # model, layers
+    INT8_SOME_WEIGHTS = "done.int8-some-weights"
+    # model, layers, exact, most_sensitive, error_share
     FLOAT8_PRODUCTS = "done.float8-products"  # model, layers, rest_in_bfloat16
     OUTPUTS_COMPARED = "done.outputs-compared"  # batches, error_share
     TOP_CLASS_COMPARED = "done.top-class-compared"  # batches, error_share, rows, same_rows

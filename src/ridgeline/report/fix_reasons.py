@@ -196,6 +196,9 @@ _DONE: dict[str, str] = {
     Done.STATIC_CACHE: "{model}.generate() keeps keys and values in a cache of a fixed size",
     Done.PADDED_LAYER: "{layer} padded to {width} columns in the product",
     Done.INT8_WEIGHTS: "int8 weights in {layers:plural Linear layer} of {model}",
+    Done.INT8_SOME_WEIGHTS: "int8 weights in {layers:plural Linear layer} of {model}; "
+    "{exact:plural sensitive layer} kept float32, above all {most_sensitive}, whose own output "
+    "would be off by {error_share:percent}",
     Done.FLOAT8_PRODUCTS: "float8 products in {layers:plural Linear layer} of {model}"
     "{rest_in_bfloat16:bfloat16_rest}",
     Done.OUTPUTS_COMPARED: "outputs of the first {batches:batches} off by {error_share:percent} of "

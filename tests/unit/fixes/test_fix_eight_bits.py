@@ -114,6 +114,42 @@ def test_a_model_that_eight_bits_ruin_is_left_exact(fix: Any) -> None:
         assert torch.equal(model(x), exact)
 
 
+class OneSensitive(nn.Module):
+    """Tolerant layers, and one that subtracts nearly equal columns, which 8 bits do not keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
+        self.cancels = nn.Linear(64, 64)
+        with torch.no_grad():
+            half = 100 * torch.randn(64, 32)
+            self.cancels.weight.copy_(torch.cat([half, -half], 1) + torch.randn(64, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).relu()
+        pair = x[:, :32]
+        return self.cancels(torch.cat([pair, pair], 1))
+
+
+def test_only_the_layers_that_tolerate_int8_compute_in_it() -> None:
+    torch.manual_seed(0)
+    model, x = OneSensitive().eval(), torch.randn(16, 64)
+    with torch.no_grad():
+        exact = model(x)
+    program = begun(int8_dynamic, model, x)
+    (weights, compared), _ = outcome(program)
+    assert weights.code == Done.INT8_SOME_WEIGHTS
+    assert (weights.facts["layers"], weights.facts["exact"]) == (3, 1)
+    assert weights.facts["most_sensitive"] == "cancels"
+    assert weights.facts["error_share"] > int8_dynamic.MAX_ERROR_SHARE  # type: ignore[operator]
+    with torch.no_grad():
+        found = model(x)
+    error_share = float((found - exact).norm() / exact.norm())
+    assert 0 < error_share <= int8_dynamic.MAX_ERROR_SHARE
+    assert compared.facts["error_share"] == pytest.approx(error_share, rel=1e-3)
+
+
 def test_int8_needs_inference_on_a_cpu() -> None:
     inference = Ground(trains=False)
     assert int8_dynamic.reason_to_skip(inference) is None

@@ -3,10 +3,14 @@ come. It alters what the model computes, so it is never tried unasked: `--allow 
 
 The layers stay what they are, with their parameters: programs ask for `layer.weight.dtype` or load
 another checkpoint. What is packed is kept beside them, and packed again when a weight has changed.
+
+If the outputs of the model are too far off, it is measured how far each layer's own output is off,
+and the layers that tolerate 8 bits least keep float32: as few as it takes.
 """
 
+import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ridgeline.fixes import precision
@@ -76,18 +80,25 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
         exact = rehearse(torch, inner, model.args, model.kwargs)
         if exact.writes:
             return because(Skip.WRITES_BUFFERS)
-        packed = [_Packed(torch, layer, off) for layer in layers]
-        evidence = Evidence(torch)
-        evidence.add(exact.returned, rehearse(torch, inner, model.args, model.kwargs).returned)
+        packed = [_Packed(torch, name, layer, off) for name, layer in layers.items()]
+
+        def evidence_of_one_call() -> Evidence:
+            evidence = Evidence(torch)
+            evidence.add(exact.returned, rehearse(torch, inner, model.args, model.kwargs).returned)
+            return evidence
+
+        evidence = evidence_of_one_call()
         used = [one for one in packed if one.calls]
         fault = evidence.fault("int8", MAX_ERROR_SHARE)
-        fault = fault if used else because(Skip.LINEAR_NOT_CALLED)
-        if fault is not None:
+        if fault is not None and used:
+            _measure_layers(used, evidence_of_one_call)
+            evidence = _keep_tolerant(used, evidence_of_one_call) or evidence
+        small = [one for one in used if not one.is_exact]
+        if not small:
             off[0] = True
-            return fault
+            return fault if used and fault is not None else because(Skip.LINEAR_NOT_CALLED)
         _compare_later_batches(program, inner, evidence, off, model.place)
-        done = because(Done.INT8_WEIGHTS, model=model.name, layers=len(used))
-        return done, evidence.result
+        return _done(model.name, used, small), evidence.result
 
     program.on_model(FIX.id, pack)
 
@@ -111,14 +122,61 @@ def _obstacle(torch: Any, model: Model) -> Reason | None:
     return because(Skip.FILLS_A_CACHE) if model.fills_cache else None
 
 
-def _layers(torch: Any, model: Any) -> list[Any]:
-    return [
-        one
-        for one in model.modules()
+def _layers(torch: Any, model: Any) -> dict[str, Any]:
+    return {
+        name: one
+        for name, one in model.named_modules()
         if type(one) is torch.nn.Linear
         and one.weight.dtype == torch.float32
         and one.weight.numel() >= MIN_WEIGHT_ELEMENTS
-    ]
+    }
+
+
+def _measure_layers(used: "Sequence[_Packed]", call: Callable[[], Evidence]) -> None:
+    """Measure in one call of the model how far each layer's own output is off."""
+    for one in used:
+        one.is_measured = True
+    try:
+        call()
+    finally:
+        for one in used:
+            one.is_measured = False
+
+
+def _keep_tolerant(
+    used: "Sequence[_Packed]", evidence_of_one_call: Callable[[], Evidence]
+) -> Evidence | None:
+    """Let the layers that are least off compute in 8 bits: as many as the outputs of the model
+    tolerate, found by halving. Return the evidence of that choice; None if none may."""
+    ranked = sorted(used, key=lambda one: one.error_share)
+    found: Evidence | None = None
+    tolerated, beyond = 0, len(ranked)
+    while tolerated + 1 < beyond:
+        tried = (tolerated + beyond) // 2
+        _use_only(ranked, tried)
+        evidence = evidence_of_one_call()
+        if evidence.fault("int8", MAX_ERROR_SHARE) is None:
+            tolerated, found = tried, evidence
+        else:
+            beyond = tried
+    _use_only(ranked, tolerated)
+    return found
+
+
+def _use_only(ranked: "Sequence[_Packed]", count: int) -> None:
+    for place, one in enumerate(ranked):
+        one.is_exact = place >= count
+
+
+def _done(model: str, used: "Sequence[_Packed]", small: "Sequence[_Packed]") -> Reason:
+    exact = [one for one in used if one.is_exact]
+    if not exact:
+        return because(Done.INT8_WEIGHTS, model=model, layers=len(small))
+    worst = max(exact, key=lambda one: one.error_share)
+    return because(
+        Done.INT8_SOME_WEIGHTS, model=model, layers=len(small), exact=len(exact),
+        most_sensitive=worst.name, error_share=worst.error_share,
+    )  # fmt: skip
 
 
 def _compare_later_batches(
@@ -150,9 +208,15 @@ def _compare_later_batches(
 class _Packed:
     """A layer's weight and bias in the form the 8-bit product takes."""
 
-    def __init__(self, torch: Any, layer: Any, off: list[bool]) -> None:
-        self._torch, self._layer = torch, layer
+    def __init__(self, torch: Any, name: str, layer: Any, off: list[bool]) -> None:
+        self._torch, self.name, self._layer = torch, name, layer
         self.calls = 0
+        self.is_exact = False
+        """Whether the layer computes in float32, because the model does not tolerate its 8 bits."""
+        self.is_measured = False
+        """Whether `own_error` is measured, and the output stays exact meanwhile."""
+        self.own_error = Evidence(torch)
+        """How far the layer's output is off, given exact inputs."""
         # Without VNNI pairs of 8-bit products are added in 16 bits, which 7-bit inputs do not
         # overflow.
         vnni = getattr(torch.cpu, "_is_vnni_supported", lambda: False)
@@ -161,6 +225,12 @@ class _Packed:
         self._made: Any = None
         wrap_forward(layer, FIX.id, lambda forward: self._instead(forward, off))
 
+    @property
+    def error_share(self) -> float:
+        """The error of the layer's own output; infinite where it is not known or not finite."""
+        share = self.own_error.error_share
+        return share if math.isfinite(share) else math.inf
+
     def _instead(self, forward: Forward, off: list[bool]) -> Forward:
         product = self._torch.ops.quantized.linear_dynamic
 
@@ -168,8 +238,15 @@ class _Packed:
             plain = off[0] or layer is not self._layer or layer.training
             if plain or len(args) != 1 or kwargs or args[0].dtype != self._torch.float32:
                 return forward(layer, *args, **kwargs)
+            if self.is_exact:
+                return forward(layer, *args, **kwargs)
             self.calls += 1
-            return product(args[0], self._now(), self._narrow)
+            changed = product(args[0], self._now(), self._narrow)
+            if not self.is_measured:
+                return changed
+            exact = forward(layer, *args, **kwargs)
+            self.own_error.add(exact, changed)
+            return exact
 
         return under
 
