@@ -10,7 +10,7 @@ variables that the trial's process must be started with, {} if there is nothing 
 only reports whether the variable is there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Literal
@@ -22,7 +22,7 @@ from ridgeline.records.facts import Fact, Reason
 from ridgeline.records.ground import Ground
 from ridgeline.records.parity import Alters
 from ridgeline.records.reason_codes import ByHand
-from ridgeline.records.trial import Applied
+from ridgeline.records.trial import Applied, Asked
 
 if TYPE_CHECKING:
     from ridgeline.fixes.program import Program
@@ -120,6 +120,11 @@ def registered() -> tuple[Registered, ...]:
 
 def find_fix(fix: str) -> Registered:
     return _loaded(fix.replace("-", "_"))
+
+
+def compiles_first(fixes: Iterable[Asked]) -> bool:
+    """Return whether one of these fixes compiles first, so that a trial takes minutes."""
+    return any(find_fix(one.fix).fix.slow_start for one in fixes)
 
 
 def _loaded(name: str) -> Registered:

@@ -135,6 +135,18 @@ class BudgetedBench:
             return self._baseline_s + cached_s
         return self._baseline_s + compiling_s(fixes, self._compiling_s or self._compiling_guess_s)
 
+    def take_compiled(self, fixes: tuple[Asked, ...], compiled: Path, compile_s: float) -> None:
+        """Let trials under these fixes find what a race has compiled, which took `compile_s`."""
+        folder = self._folder(fixes)
+        if compiled.is_dir() and not (folder / COMPILED).exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / COMPILED).symlink_to(compiled)
+        self._cached_s[fixes_key(fixes)] = (1 - CACHED_COMPILING_SHARE) * compile_s
+
+    def _folder(self, fixes: tuple[Asked, ...]) -> Path:
+        """Return the folder of the trials under these fixes."""
+        raise NotImplementedError
+
     @property
     def _baseline_s(self) -> float:
         """What a trial of the baseline takes; 0 before the first."""
@@ -291,14 +303,6 @@ class ProgramBench(BudgetedBench, Bench):
             SearchCode.EARLIER_TRIALS_OUTDATED, then_s=then_ns / 1e9, now_s=now_ns / 1e9
         )
         return now
-
-    def take_compiled(self, fixes: tuple[Asked, ...], compiled: Path, compile_s: float) -> None:
-        """Let trials under these fixes find what a race has compiled, which took `compile_s`."""
-        folder = self._folder(fixes)
-        if compiled.is_dir() and not (folder / COMPILED).exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / COMPILED).symlink_to(compiled)
-        self._cached_s[fixes_key(fixes)] = (1 - CACHED_COMPILING_SHARE) * compile_s
 
     def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
         """Run the script where the fixes `like` were compiled: it compiles the same graphs."""

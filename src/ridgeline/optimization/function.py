@@ -24,13 +24,16 @@ from ridgeline.optimization.candidates import Candidate, allowed_fixes, attentio
 from ridgeline.optimization.diagnosis import Diagnosis, read_diagnosis
 from ridgeline.optimization.function_bench import FunctionBench
 from ridgeline.optimization.function_program import Batches, StepSubject
+from ridgeline.optimization.function_race import FunctionRaceProcess
 from ridgeline.optimization.function_state import SavedState, everything_restored
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.optimization.measure import MEASURES
-from ridgeline.optimization.race import Standing
+from ridgeline.optimization.race import Race, Standing
+from ridgeline.optimization.race_search import Racing
 from ridgeline.optimization.search import Progress
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import Goal, Optimized, Rung, Total
+from ridgeline.records.race import RacePlan
 from ridgeline.records.reason_codes import Skip
 from ridgeline.records.run import Settings, Status, Target
 from ridgeline.records.run_directory import RunDirectory
@@ -200,10 +203,19 @@ def _search(
     fixes = [_for_function(fix, no_attention) for fix in registered()]
 
     def ask(kept: Sequence[Asked], standing: Standing | None = None) -> list[Candidate]:
-        ground, findings = diagnosis.ground, diagnosis.findings
-        return candidates(ground, findings, fixes, goal=settings.goal, kept=kept)
+        ground = ladder.search.ground_now(diagnosis.ground, standing)
+        return candidates(ground, diagnosis.findings, fixes, goal=settings.goal, kept=kept)
 
-    optimized = Ladder(bench, ask, settings, progress).climb(f"{subject.name}()")
+    def make_race(left_s: Callable[[], float]) -> Race:
+        plan = RacePlan(trains=bench.is_trained, functions=edits)
+        return Race(
+            lambda: FunctionRaceProcess(torch, subject, plan, home / "race", state, bench.left_s),
+            left_s,
+        )
+
+    racing = Racing(make_race, bench.take_compiled) if settings.goal == "speed" else None
+    ladder = Ladder(bench, ask, settings, progress, racing)
+    optimized = ladder.climb(f"{subject.name}()")
     return replace(
         optimized, form="function", device=diagnosis.summary.device, trials=bench.taken,
         spent_s=deadline.spent_s(),

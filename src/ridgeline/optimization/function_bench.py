@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ridgeline.errors import RidgelineError
-from ridgeline.fixes.fix import find_fix
+from ridgeline.fixes.fix import compiles_first
 from ridgeline.harness.capture import live
 from ridgeline.harness.capture.seams import Seams
 from ridgeline.harness.trials.ending import RESULT, Ending
@@ -23,7 +23,7 @@ from ridgeline.harness.trials.loader_queue import made_ahead
 from ridgeline.harness.trials.random_draws import LoaderDraws
 from ridgeline.harness.trials.session import OutputSeams, apply_fixes
 from ridgeline.harness.trials.timed_steps import is_timed, later_steps
-from ridgeline.harness.trials.trial_process import Outcome, are_on_device, sustained_times
+from ridgeline.harness.trials.trial_process import COMPILED, Outcome, are_on_device, sustained_times
 from ridgeline.harness.usercode.load import first_words
 from ridgeline.measure.clock import Deadline
 from ridgeline.optimization.bench import (
@@ -68,8 +68,8 @@ class FunctionBench(BudgetedBench):
         functions: Mapping[str, tuple[FunctionEdit, ...]] | None = None,
     ) -> None:
         # A model that is trained in eval mode is known by its calls alone.
-        trains = subject.trains and subject.model.training
-        plan = Plan(steps=steps, least_s=least_s, watch=watch, trains=trains)
+        self.is_trained = subject.trains and subject.model.training
+        plan = Plan(steps=steps, least_s=least_s, watch=watch, trains=self.is_trained)
         super().__init__(plan, deadline, functions, COMPILING_GUESS_S)
         self._torch = torch
         self._subject = subject
@@ -87,7 +87,7 @@ class FunctionBench(BudgetedBench):
         """Run a trial. What the unchanged step raises in its first trial is raised here."""
         plan = self._planned(fixes, jitter, draws)
         began = time.perf_counter()
-        if draws != "own" or any(find_fix(one.fix).fix.slow_start for one in fixes):
+        if draws != "own" or compiles_first(fixes):
             for name in ("torch._dynamo.config", "torch._inductor.config"):
                 import_module(name)  # before their settings are saved
         failure: Reason | None = None
@@ -118,6 +118,9 @@ class FunctionBench(BudgetedBench):
 
     def by_itself(self, script: str, like: tuple[Asked, ...]) -> Outcome:
         return Outcome(failure=because(TrialFailure.NO_SCRIPT))
+
+    def _folder(self, fixes: tuple[Asked, ...]) -> Path:
+        return self._home / fixes_key(fixes)
 
     def _limit_s(self, fixes: tuple[Asked, ...]) -> float:
         """Return the time limit of a trial. It is never 0, which would mean no limit."""
@@ -160,6 +163,7 @@ class FunctionBench(BudgetedBench):
             finally:
                 batches.close()
         finally:
+            program.is_on = False
             session.farewell("finished", "")
             session.forget()
             live.session = live.listener = None
@@ -171,8 +175,8 @@ class FunctionBench(BudgetedBench):
     def _trial_directory(self, fixes: tuple[Asked, ...]) -> Path:
         """Make the directory of a trial, in the folder of its set of fixes: what another set has
         compiled must not be found there."""
-        home = self._home / fixes_key(fixes)
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(home / "inductor")
+        home = self._folder(fixes)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(home / COMPILED)
         directory = home / "trial"
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)

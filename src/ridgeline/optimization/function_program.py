@@ -16,6 +16,7 @@ from ridgeline.fixes.live_objects import LiveProgram, alter_optimizer, torch_cla
 from ridgeline.fixes.program import Made, Program
 from ridgeline.fixes.step_graph import Run, StepFunction
 from ridgeline.harness.capture.step_counts import NOTHING, batch_amount
+from ridgeline.harness.race.feeds import end_workers
 from ridgeline.harness.trials.session import TrialSession
 from ridgeline.harness.usercode.forked_work import DirectWork
 from ridgeline.optimization.function_state import SavedState
@@ -125,9 +126,7 @@ class Batches:
 
     def close(self) -> None:
         for one in (self._iterator, getattr(self._loader, "_iterator", None)):
-            end = getattr(one, "_shutdown_workers", None)
-            if end is not None:
-                end()
+            end_workers(one)
         self._iterator = None
 
 

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.rule import Rule
 from ridgeline.diagnosis.rule import registered as rules
 from ridgeline.errors import RidgelineError, TargetError
-from ridgeline.fixes.fix import find_fix
 from ridgeline.fixes.fix import registered as fixes
+from ridgeline.harness.race.race_process import RaceProcess
 from ridgeline.measure.clock import Deadline
 from ridgeline.optimization.agenda import SearchSettings
 from ridgeline.optimization.bench import Feeding, ProgramBench
@@ -147,13 +147,7 @@ def _ladder(
     )  # fmt: skip
 
     def ask(kept: Sequence[Asked], standing: Standing | None = None) -> list[Candidate]:
-        system_share = ladder.search.system_share
-        waits = ladder.search.input_share if standing is None else standing.input_share
-        now = replace(
-            ground,
-            input_share=max(waits, ground.input_share),
-            system_share=ground.system_share if system_share is None else system_share,
-        )
+        now = ladder.search.ground_now(ground, standing)
         return [
             replace(one, unable=no_attention) if no_attention and one.fix.id == "sdpa" else one
             for one in candidates(now, diagnosis.findings, goal=settings.search.goal, kept=kept)
@@ -161,16 +155,12 @@ def _ladder(
 
     def make_race(left_s: Callable[[], float]) -> Race:
         race_plan = RacePlan(seed=settings.seed, trains=ground.trains, functions=edits)
-        return Race(target, race_plan, scratch / "race", left_s=left_s, slow_start=compiles_first)
+        return Race(lambda: RaceProcess(target, race_plan, scratch / "race"), left_s)
 
     can_race = settings.search.goal == "speed" and ground.ranks <= 1
     racing = Racing(make_race, bench.take_compiled) if can_race else None
     ladder = Ladder(bench, ask, settings.search, progress, racing)
     return bench, ladder
-
-
-def compiles_first(fixes: tuple[Asked, ...]) -> bool:
-    return any(find_fix(one.fix).fix.slow_start for one in fixes)
 
 
 def _write_into_source(

@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
-from ridgeline.harness.race.race_process import RaceProcess
+from ridgeline.fixes.fix import compiles_first
 from ridgeline.records.facts import Ratio, Reason, Verdict, because
 from ridgeline.records.optimized import SearchCode
-from ridgeline.records.race import RaceBlock, RaceMember, RaceMessage, RacePlan, RaceRequest
-from ridgeline.records.run import Target
+from ridgeline.records.race import RaceBlock, RaceMember, RaceMessage, RaceRequest
 from ridgeline.records.trial import Applied, Asked, NotApplied, TrialFailure
 from ridgeline.statistics.paired import paired_ratio
 
@@ -101,22 +101,40 @@ class _Entry:
         self.standing = Standing(fixes=fixes)
         self.blocks: dict[int, RaceBlock] = {}
         """By round, counted over all requests of the heat."""
+        self.is_set_up = False
+        """Whether the program has run under it, so that it is known what was applied."""
         self.is_open = True
 
 
+class RacedProgram(Protocol):
+    """A running program whose steps are raced."""
+
+    compiled: Path
+    """The folder of what the race compiles."""
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def ask(self, request: RaceRequest) -> int:
+        """Put a request before the program. Return its number."""
+
+    def messages(self, deadline_s: float) -> Iterator[RaceMessage | None]:
+        """Yield answers as they come, and None while none comes. End when the program has ended
+        and all is read, or at `deadline_s` of the monotonic clock."""
+
+    def failure(self) -> Reason | None:
+        """Return why the program ended; None if it ended by itself without an error."""
+
+    def end(self, patience_s: float = 2.0) -> None:
+        """End the program and whatever it has started."""
+
+
 class Race:
-    def __init__(
-        self, target: Target, plan: RacePlan, home: Path, *, left_s: Callable[[], float],
-        slow_start: Callable[[tuple[Asked, ...]], bool],
-    ) -> None:  # fmt: skip
-        """`left_s` returns the time that the race has left; `slow_start`, whether a set compiles
-        first."""
-        self._target = target
-        self._plan = plan
-        self._home = home
+    def __init__(self, start: Callable[[], RacedProgram], left_s: Callable[[], float]) -> None:
+        """`start` starts the program; `left_s` returns the time that the race has left."""
+        self._start = start
         self._left_s = left_s
-        self._slow_start = slow_start
-        self._process: RaceProcess | None = None
+        self._process: RacedProgram | None = None
         self._failed: dict[SetKey, Reason] = {}
         self._starts_without_progress = 0
         self._round = 0
@@ -240,12 +258,14 @@ class Race:
         self._process = None
         return asking.complete
 
-    def _running(self) -> RaceProcess:
+    def _running(self) -> RacedProgram:
         """Return the process of the race, and start one if there is none."""
         if self._process is None or not self._process.is_running:
             if self._starts_without_progress >= MAX_STARTS_WITHOUT_PROGRESS:
                 raise CannotRace(because(SearchCode.RACE_TOO_SHORT, starts=self.starts))
-            self._process = RaceProcess(self._target, self._plan, self._home)
+            if self._process is not None:
+                self._process.end(0.0)
+            self._process = self._start()
             self.compiled = self._process.compiled
             self._is_ready = False
             self._began_s = time.monotonic()
@@ -259,10 +279,12 @@ class Race:
             if asking.current is None or asking.current.member != member.member:
                 asking.previous = asking.current
             asking.current = member
-            standing = racing[member.member].standing
+            entry = racing[member.member]
+            standing = entry.standing
             if member.error:
                 self._give_up(standing, because(TrialFailure.RAISED, error=member.error))
             elif not member.began:
+                entry.is_set_up = True
                 standing.applied, standing.not_applied = member.applied, member.not_applied
                 standing.compile_s = max(standing.compile_s, member.compile_s)
                 self.compile_s = max(self.compile_s, member.compile_s)
@@ -275,11 +297,11 @@ class Race:
             if not block.member:
                 self.step_s = block.wall_ns / block.steps / 1e9
 
-    def _is_overdue(self, process: RaceProcess, asking: "_Asking", racing: list[_Entry]) -> bool:
+    def _is_overdue(self, process: RacedProgram, asking: "_Asking", racing: list[_Entry]) -> bool:
         """Return whether the process has to be ended: it hangs, or the time is over."""
         now, current = time.monotonic(), asking.current
         fixes = racing[current.member].standing.fixes if current is not None else ()
-        limit_s = COMPILING_LIMIT_S if self._slow_start(fixes) else SET_UP_LIMIT_S
+        limit_s = COMPILING_LIMIT_S if compiles_first(fixes) else SET_UP_LIMIT_S
         limit_s += SLOW_FACTOR * self.step_s * len(racing) * (self._block_steps() + 1)
         if current is not None and now - asking.heard_s > limit_s:
             self._fail(racing, asking, because(TrialFailure.TIMED_OUT, limit_s=limit_s, step=None))
@@ -308,7 +330,7 @@ class Race:
         self._failed[set_key(standing.fixes)] = reason
         self._starts_without_progress = 0
 
-    def _note_end(self, process: RaceProcess, asking: "_Asking", racing: list[_Entry]) -> None:
+    def _note_end(self, process: RacedProgram, asking: "_Asking", racing: list[_Entry]) -> None:
         """Note which set the process ended under, if it did not reach its own end."""
         failure = process.failure()
         if failure is None:
@@ -329,7 +351,8 @@ class Race:
                 continue
             standing.ratio = _ratio(base, entry)
             standing.verdict = _verdict(base, entry, standing.ratio)
-            entry.is_open = standing.verdict in ("UNDECIDED", "FASTER") and standing.is_applied
+            can_win = standing.verdict in ("UNDECIDED", "FASTER")
+            entry.is_open = can_win and (standing.is_applied or not entry.is_set_up)
 
 
 class _Asking:

@@ -11,8 +11,10 @@ from ridgeline.optimization.candidates import Candidate, asked
 from ridgeline.optimization.contest import Contest, Rules, TrialHistory, contest, is_doubtful
 from ridgeline.optimization.judge import Judge
 from ridgeline.optimization.measure import STEP, Measure, ProcessNoise, typical_ms
+from ridgeline.optimization.race import Standing
 from ridgeline.optimization.rungs import Rungs
 from ridgeline.records.facts import Reason, because
+from ridgeline.records.ground import Ground
 from ridgeline.records.optimized import Rung, SearchCode
 from ridgeline.records.parity import Parity
 from ridgeline.records.trial import Trial
@@ -83,6 +85,18 @@ class Search:
         if now is None or now.system_share is None:
             return None
         return now.system_share / self.gained
+
+    def ground_now(self, ground: Ground, standing: Standing | None) -> Ground:
+        """Return the ground of the baseline as it is with what is kept: its waits for input and
+        the system's work may have grown. `standing` says how what is kept does in a race; None
+        stands for the latest trial."""
+        waits = self.input_share if standing is None else standing.input_share
+        system_share = self.system_share
+        return replace(
+            ground,
+            input_share=max(waits, ground.input_share),
+            system_share=ground.system_share if system_share is None else system_share,
+        )
 
     def cost_s(self, fixes: Sequence[Candidate]) -> float:
         return self.bench.cost_s(asked(fixes))

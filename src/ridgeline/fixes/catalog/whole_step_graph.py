@@ -19,6 +19,7 @@ FIX = Fix(
     group="loop",
     title="a CUDA graph of the whole step",
     alters="rounding",
+    own_process=True,
     answers=("cuda-graph-candidate", "small-kernels"),
     why="Forward, backward and update are recorded once and launched as one: the host does nothing "
     "for a step but copy its batch.",

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.harness.capture import launch, live
+from ridgeline.harness.capture import launch
 from ridgeline.harness.capture.program_exit import remove_temporary_files
-from ridgeline.harness.capture.seams import Seams
+from ridgeline.harness.race.requests import FileRequests
 from ridgeline.harness.race.session import RaceSession
 from ridgeline.harness.trials.begin import PLAN
 from ridgeline.records.race import RacePlan
@@ -27,10 +27,6 @@ def begin(torch: Any, directory: str) -> None:
 def _begin(torch: Any, home: Path) -> None:
     plan = msgspec.json.decode((home / PLAN).read_bytes(), type=RacePlan)
     launch.seed_generators(torch, plan.seed)
-    import torch._dynamo.config as dynamo
-
-    # Each candidate that compiles has code of its own for the same function.
-    dynamo.recompile_limit = max(dynamo.recompile_limit, MAX_COMPILED_VARIANTS)
     pid = os.getpid()
 
     def end() -> None:
@@ -43,11 +39,7 @@ def _begin(torch: Any, home: Path) -> None:
                 remove_temporary_files()
         os._exit(0)
 
-    session = RaceSession(torch, home, plan, end)
-    Seams(torch, session).put_on()
-    session.rescue.install()
-    live.follow_forks()
-    live.session = live.listener = session
-
-
-MAX_COMPILED_VARIANTS = 64
+    session = RaceSession(torch, home, plan, FileRequests(home), end)
+    if not plan.trains:
+        session.race_by_requests()
+    session.begin()

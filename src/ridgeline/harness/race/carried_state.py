@@ -44,6 +44,11 @@ class CarriedState:
             if number not in self._with_floats:
                 hook.remove()
 
+    def release(self) -> None:
+        """Leave all modules alone."""
+        for _, hook in self._followed.values():
+            hook.remove()
+
     def _type_of(self, value: Any) -> Any:
         is_float = isinstance(value, self._torch.Tensor) and value.is_floating_point()
         return value.dtype if is_float else None

@@ -100,6 +100,11 @@ class Feeds:
         for copies in list(self._copies.values()):
             copies.wake()
 
+    def end_copies(self) -> None:
+        """End the workers of all loaders that fed candidates."""
+        for copies in list(self._copies.values()):
+            copies.end()
+
 
 class Copies:
     """The loaders that feed candidates in place of one of the program's loaders."""
@@ -133,6 +138,11 @@ class Copies:
     def wake(self) -> None:
         for _, iterator in self._made.values():
             signal_workers(iterator, signal.SIGCONT)
+
+    def end(self) -> None:
+        for _, iterator in self._made.values():
+            end_workers(iterator)
+        self._made.clear()
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -203,10 +213,11 @@ class FedIterator:
     def _end(self) -> None:
         """End the epoch: workers that still make batches of it are of no use."""
         signal_workers(self.own, signal.SIGCONT)
-        if self.own is not None and not getattr(self.own, "_persistent_workers", False):
-            end = getattr(self.own, "_shutdown_workers", None)
-            if end is not None:
-                end()
+        if not getattr(self.own, "_persistent_workers", False):
+            end_workers(self.own)
+
+    def _shutdown_workers(self) -> None:
+        end_workers(self.own)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -218,6 +229,13 @@ def signal_workers(iterator: Any, number: int) -> None:
     for worker in getattr(iterator, "_workers", ()):
         with contextlib.suppress(ProcessLookupError, TypeError):
             os.kill(worker.pid, number)
+
+
+def end_workers(iterator: Any) -> None:
+    """End the workers of a loader's iterator, if it has any, and wait for them."""
+    end = getattr(iterator, "_shutdown_workers", None)
+    if end is not None:
+        end()
 
 
 def _length(loader: Any) -> int | None:

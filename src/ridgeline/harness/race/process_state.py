@@ -26,7 +26,8 @@ _OWNERS = (
 )  # fmt: skip
 _HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 _CONFIGS = (
-    ("torch._dynamo.config", "compiled_autograd"), ("torch._inductor.config", "fallback_random"),
+    ("torch._dynamo.config", "compiled_autograd"), ("torch._dynamo.config", "recompile_limit"),
+    ("torch._inductor.config", "fallback_random"),
 )  # fmt: skip
 CUDNN_FLAGS = ("benchmark", "deterministic", "allow_tf32", "enabled")
 

@@ -13,7 +13,7 @@ from typing import IO
 import msgspec
 
 from ridgeline.harness.capture import launch
-from ridgeline.harness.race.session import ANSWERS, request_file
+from ridgeline.harness.race.requests import ANSWERS, request_file
 from ridgeline.harness.trials.begin import PLAN
 from ridgeline.harness.trials.trial_process import COMPILED, failure_of
 from ridgeline.harness.usercode.child_process import Ended, end_leftovers

@@ -10,6 +10,7 @@ import functools
 import traceback
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 MAX_ERROR_LENGTH = 300
@@ -37,11 +38,32 @@ class Rescue:
         self._guarded: set[Any] = set()
         """Classes of optimizers whose `step` is guarded, and ids of optimizers with a `step` of
         their own."""
+        self._undo = ExitStack()
+        """Puts back what was guarded."""
 
     def install(self) -> None:
-        module, autograd = self._torch.nn.Module, self._torch.autograd
-        module.__call__ = self._guard(module.__call__)
-        autograd.backward = self._guard(autograd.backward, self._fill_gradients)
+        self._guard_in(self._torch.nn.Module, "__call__")
+        self._guard_in(self._torch.autograd, "backward", self._fill_gradients)
+
+    def take_off(self) -> None:
+        self._undo.close()
+        self._guarded.clear()
+
+    def _guard_in(self, owner: Any, name: str, instead: Callable[..., Any] | None = None) -> None:
+        held = vars(owner)
+        theirs = held.get(name)
+        guarded = self._guard(getattr(owner, name), instead)
+        setattr(owner, name, guarded)
+
+        def put_back() -> None:
+            if vars(owner).get(name) is not guarded:
+                return  # somebody else has replaced it meanwhile
+            if theirs is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, theirs)
+
+        self._undo.callback(put_back)
 
     def guard_update(self, optimizer: Any) -> None:
         """Guard the updates of this optimizer. A scheduler puts a `step` of its own on it."""
@@ -50,7 +72,7 @@ class Rescue:
         known = owner if owner is not optimizer else id(optimizer)
         if known not in self._guarded:
             self._guarded.add(known)
-            owner.step = self._guard(owner.step)
+            self._guard_in(owner, "step")
 
     def _guard(
         self, function: Callable[..., Any], instead: Callable[..., Any] | None = None

@@ -11,18 +11,22 @@ cache of a request was filled under one set of fixes, and may be of no use to an
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ridgeline.harness.capture import live
+from ridgeline.harness.capture.seams import Seams
 from ridgeline.harness.capture.session import MAX_FAULTS, Session
 from ridgeline.harness.capture.step_boundaries import End
 from ridgeline.harness.capture.text_generation import follow_generate
 from ridgeline.harness.race.carried_state import CarriedState
 from ridgeline.harness.race.feeds import Feeds
 from ridgeline.harness.race.layers import Layers
+from ridgeline.harness.race.requests import Requests
 from ridgeline.harness.race.rescue import Rescue, words_of
 from ridgeline.records.race import RaceBlock, RaceMember, RaceMessage, RacePlan, RaceRequest
 from ridgeline.records.run import Settings
@@ -32,20 +36,17 @@ MIN_WARM_UP_STEPS = 3
 """Steps of the baseline before the first request: lazy initialisation is over by then."""
 MAX_SET_UP_STEPS = 24
 """Steps that a new candidate takes at most before it is timed."""
-POLL_S = 0.002
-MAX_IDLE_S = 120.0
-"""Without a request for this long the process ends: whoever asks is gone."""
-ANSWERS = "answers.jsonl"
-
-
-def request_file(directory: Path, number: int) -> Path:
-    return directory / f"request-{number}.json"
+MAX_COMPILED_VARIANTS = 64
+"""Limit of torch.compile for the code of one function: each candidate that compiles has code of its
+own for it."""
 
 
 class RaceSession(Session):
     def __init__(
-        self, torch: Any, directory: Path, plan: RacePlan, end: Callable[[], None]
-    ) -> None:
+        self, torch: Any, directory: Path, plan: RacePlan, requests: Requests,
+        end: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`end` ends the program, and is called when the race is over."""
         settings = Settings(full=True, trace_steps=0, stop_after=0)
         super().__init__(torch, directory, settings, rank=0, world=1)
         self.progress.needs_every_step = True
@@ -55,9 +56,8 @@ class RaceSession(Session):
         self._plan = plan
         self._end = end
         self.feeds = Feeds(torch)
-        self.feeds.install()
         self.layers = Layers(torch, plan.functions)
-        self.measuring = Measuring(torch, directory, plan, self)
+        self.measuring = Measuring(torch, requests, plan.seed, self)
         self.carried = CarriedState(torch)
         self.rescue = Rescue(torch, self)
         self._steps = iter(self.measuring.steps())
@@ -66,8 +66,32 @@ class RaceSession(Session):
         """The error for which a candidate was given up before its call had ended."""
         self._open_requests = 0
         """Calls of `generate` that have not returned yet."""
-        if not plan.trains:
-            follow_generate(self._request_begins, self._request_ended)
+
+    def begin(self) -> None:
+        """Listen to the program from now on."""
+        config: Any = import_module("torch._dynamo.config")
+        config.recompile_limit = max(config.recompile_limit, MAX_COMPILED_VARIANTS)
+        Seams(self._torch, self).put_on()
+        self.feeds.install()
+        self.rescue.install()
+        live.follow_forks()
+        live.session = live.listener = self
+
+    def leave(self) -> None:
+        """Put back what `begin` and the candidates have put into the process."""
+        self.layers.use(())
+        self.feeds.close()
+        self.feeds.end_copies()
+        self.rescue.take_off()
+        self.carried.release()
+
+    def end_steps_when_told(self) -> None:
+        """End a step where `user_ended_step` is called, and nowhere else."""
+        self._stepping.mode = "said"
+
+    def race_by_requests(self) -> None:
+        """Take a call of `generate` for a step."""
+        follow_generate(self._request_begins, self._request_ended)
 
     def input_begins(self, iterator: Any) -> Any:
         self._input_began_ns = time.perf_counter_ns()
@@ -152,7 +176,7 @@ class RaceSession(Session):
         try:
             do(*given)
         except Exception as error:
-            self.measuring.say(RaceMessage(fault=f"{type(error).__name__}: {error}"[:300]))
+            self.measuring.answer(RaceMessage(fault=f"{type(error).__name__}: {error}"[:300]))
             self._end()
         finally:
             self.gate.closed = closed
@@ -160,7 +184,7 @@ class RaceSession(Session):
     def _note_fault(self, where: str, error: Exception) -> None:
         super()._note_fault(where, error)
         if self._faults >= MAX_FAULTS:
-            self.measuring.say(RaceMessage(fault=f"{where}: {error}"[:300]))
+            self.measuring.answer(RaceMessage(fault=f"{where}: {error}"[:300]))
             self._end()
 
     def end(self) -> None:
@@ -172,27 +196,23 @@ class RaceSession(Session):
 class Measuring:
     """Measures what the requests ask for."""
 
-    def __init__(self, torch: Any, directory: Path, plan: RacePlan, session: RaceSession) -> None:
+    def __init__(self, torch: Any, requests: Requests, seed: int, session: RaceSession) -> None:
         self._torch = torch
-        self._directory = directory
+        self._requests = requests
         self._session = session
-        self._answers = (directory / ANSWERS).open("ab", buffering=0)
-        self._shuffle = random.Random(plan.seed).shuffle
+        self._shuffle = random.Random(seed).shuffle
         self._set_up: set[bytes] = set()
         self._given_up: set[bytes] = set()
         """Sets of fixes, by their keys, under which the program raised."""
         self._on: tuple[RaceRequest, int] | None = None
         """The request and the index of the set that is on; None: no fix is on."""
-        self._requests = 0
         self.is_ready = False
         """Whether the program takes steady steps."""
         self.compile_ns = 0
         """Time that the step which has just ended spent compiling."""
         self.input_ns = 0
         """Time of the current block spent waiting for the loader."""
-
-    def say(self, message: RaceMessage) -> None:
-        self._answers.write(msgspec.json.encode(message) + b"\n")
+        self.answer = requests.answer
 
     def steps(self) -> Iterator[None]:
         yield from self._until_steady(MIN_WARM_UP_STEPS)
@@ -200,16 +220,16 @@ class Measuring:
         yield
         self.is_ready = True
         self._session.carried.settle()
-        self.say(RaceMessage(ready=True, step_ns=self._now_ns() - began_ns))
-        while not (request := self._wait_for_request()).end:
+        self.answer(RaceMessage(ready=True, step_ns=self._now_ns() - began_ns))
+        while not (request := (yield from self._next_request())).end:
             for number, fixes in enumerate(request.sets):
-                if self._is_asked_for_more():
+                if self._requests.is_waiting():
                     break
                 yield from self._set_up_member(request, number, fixes)
             else:
                 yield from self._rounds(request)
             self._use(())
-            self.say(RaceMessage(measured=request.number))
+            self.answer(RaceMessage(measured=request.number))
         self._session.end()
         yield
 
@@ -228,30 +248,17 @@ class Measuring:
             if taken >= least and quiet >= min(least, 2):
                 return
 
-    def _wait_for_request(self) -> RaceRequest:
-        deadline = time.monotonic() + MAX_IDLE_S
-        while time.monotonic() < deadline:
-            if self._is_asked_for_more():
-                self._requests += 1
-                return msgspec.json.decode(
-                    request_file(self._directory, self._requests).read_bytes(), type=RaceRequest
-                )
-            time.sleep(POLL_S)
-        return RaceRequest(number=0, end=True)
-
-    def _is_asked_for_more(self) -> bool:
-        """Return whether a later request is there, so that this one is given up."""
-        return self._next_request().exists()
-
-    def _next_request(self) -> Path:
-        return request_file(self._directory, self._requests + 1)
+    def _next_request(self) -> Generator[None, None, RaceRequest]:
+        while (request := self._requests.take()) is None:
+            yield
+        return request
 
     def _use(self, fixes: tuple[Asked, ...]) -> None:
         self._session.feeds.use(self._session.layers.use(fixes))
 
     def _begin(self, request: RaceRequest, number: int) -> None:
         """Put a set on. If the process dies under it, the last message tells that it was on."""
-        self.say(RaceMessage(member=_member(request, number, began=True)))
+        self.answer(RaceMessage(member=_member(request, number, began=True)))
         self._on = request, number
         self._use(request.sets[number])
 
@@ -268,7 +275,7 @@ class Measuring:
         request, number = self._on
         self._given_up.add(_key(request.sets[number]))
         self._use(())
-        self.say(RaceMessage(member=_member(request, number, error=error)))
+        self.answer(RaceMessage(member=_member(request, number, error=error)))
 
     def _set_up_member(
         self, request: RaceRequest, number: int, fixes: tuple[Asked, ...]
@@ -300,7 +307,7 @@ class Measuring:
             not_applied=tuple(one for _, missing in outcomes for one in missing),
             compile_s=compile_ns / 1e9, setup_s=(time.perf_counter_ns() - began_ns) / 1e9,
         )  # fmt: skip
-        self.say(RaceMessage(member=member))
+        self.answer(RaceMessage(member=member))
 
     def _rounds(self, request: RaceRequest) -> Iterator[None]:
         order = list(range(len(request.sets)))
@@ -321,8 +328,8 @@ class Measuring:
                 if _key(request.sets[member]) not in self._given_up:
                     blocks.append((member, block))
             for member, block in blocks:
-                self.say(RaceMessage(block=block.record(request, member, number)))
-            if self._is_asked_for_more():
+                self.answer(RaceMessage(block=block.record(request, member, number)))
+            if self._requests.is_waiting():
                 return
 
 
