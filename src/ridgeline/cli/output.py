@@ -129,7 +129,8 @@ def formatted(
     if ending == ".html":
         from ridgeline.report.renderers import html
 
-        return html.render(report.document(), full=full, max_rows=max_rows)
+        document = report.page or report.document
+        return html.render(document(), full=full, max_rows=max_rows)
     from ridgeline.report.renderers import markdown
 
     return markdown.render(report.document(), full=full, max_rows=max_rows)

@@ -85,21 +85,43 @@ def conclude_and_report(directory: RunDirectory, ending: "Ending") -> None:
         directory, ending.at_ns, ending.exit_code, ending.problem, say, ending.oom_kills
     )
     if settings.output:
-        _write_report(Path(settings.output), summary, say)
+        _write_report(Path(settings.output), directory, summary, say)
     elif not settings.quiet:
         _print_report(summary, full=settings.verbose)
+    if not settings.at_once:  # else it is a look of `optimize`, which nobody opens
+        _write_page(directory, summary, say)
 
 
-def _write_report(path: Path, summary: "RunSummary", say: Callable[[str], None]) -> None:
+def _write_report(
+    path: Path, directory: RunDirectory, summary: "RunSummary", say: Callable[[str], None]
+) -> None:
     from ridgeline.cli.output import formatted, write_whole
+    from ridgeline.diagnosis.run_page import run_page
     from ridgeline.report.views.run import run_report
 
     try:
-        write_whole(path, formatted(run_report(summary), path.suffix.lower()))
+        report = run_report(summary, lambda: run_page(directory, summary))
+        write_whole(path, formatted(report, path.suffix.lower()))
     except RidgelineError as error:
         _say(f"ridgeline: {error.message}")
     else:
         say(f"wrote {path}")
+
+
+def _write_page(directory: RunDirectory, summary: "RunSummary", say: Callable[[str], None]) -> None:
+    """Write the run's page. The run is concluded already, so that a fault here costs the page
+    alone."""
+    from ridgeline.cli.output import formatted
+    from ridgeline.diagnosis.run_page import run_page
+    from ridgeline.report.views.run import run_report
+
+    try:
+        report = run_report(summary, lambda: run_page(directory, summary))
+        directory.write_whole(directory.page_file.name, formatted(report, ".html").encode())
+    except Exception as error:
+        say(f"ridgeline: the run has no page: {type(error).__name__}: {error}")
+    else:
+        say(f" page       {directory.page_file}")
 
 
 def _print_report(summary: "RunSummary", *, full: bool) -> None:

@@ -77,6 +77,11 @@ class RunDirectory:
         return self.path / "case.msgpack.zlib"
 
     @property
+    def page_file(self) -> Path:
+        """The page that `ridgeline run` leaves."""
+        return self.path / "report.html"
+
+    @property
     def stopping_file(self) -> Path:
         """A file that exists once the program was ended after the requested number of steps."""
         return self.path / "stopping"

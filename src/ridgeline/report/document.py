@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from ridgeline.report.drawings import Drawing
+
 Tone = Literal["plain", "quiet", "good", "bad", "unsure"]
 Level = Literal["plain", "quiet", "doubt", "warning", "error"]
 Detail = Literal["brief", "full", "page"]
@@ -145,6 +147,19 @@ class Labelled(Struct, frozen=True):
 
     items: tuple[Item, ...]
     detail: Detail = "brief"
+
+
+class KeyNumber(Struct, frozen=True):
+    label: str
+    value: str
+    note: str = ""
+
+
+class KeyNumbers(Struct, frozen=True):
+    """The few numbers that matter most, which a page shows large."""
+
+    numbers: tuple[KeyNumber, ...]
+    detail: Detail = "page"
 
 
 class Code(Struct, frozen=True):
@@ -352,7 +367,10 @@ class Section(Struct, frozen=True, kw_only=True):
     """At a terminal an empty line parts its blocks, as in a longer text."""
 
 
-Block = Paragraph | Points | Labelled | Table | Code | Commands | Claims | Section | Chart
+Block = (
+    Paragraph | Points | Labelled | KeyNumbers | Table | Code | Commands | Claims | Section | Chart
+    | Drawing
+)  # fmt: skip
 
 
 class Document(Struct, frozen=True, kw_only=True):
@@ -387,6 +405,8 @@ class Report(Struct, frozen=True, kw_only=True):
     document: Callable[[], Document]
     data: Callable[[], dict[str, Any]]
     """The result's own JSON form."""
+    page: Callable[[], Document] | None = None
+    """What a page shows, where it is more than the document."""
     figures: Callable[[], Figures] | None = None
     picture: Callable[[], WaterfallChart] | None = None
     """The picture, for formats that are a picture alone."""

@@ -1,11 +1,17 @@
-"""A document as a page of its own: nothing is fetched, no script runs, light or dark as the reader
-has it."""
+"""A document as a page of its own: nothing is fetched, and it is light or dark as the reader has
+it. Its sentences, tables and small pictures need no script. The one script in the page draws
+figures and sorts tables, and the page's policy lets no other run."""
 
+import base64
+import hashlib
+import re
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from importlib.resources import files
+from typing import Any, get_args
 
 import jinja2
+import msgspec
 from markupsafe import Markup, escape
 
 from ridgeline.report.document import (
@@ -20,6 +26,8 @@ from ridgeline.report.document import (
     item,
     plain,
 )
+from ridgeline.report.drawings import Drawing
+from ridgeline.report.glossary import TERMS
 from ridgeline.report.plain import printable, shorten
 from ridgeline.report.renderers.charts import draw
 
@@ -55,7 +63,22 @@ def _page(document: Document, rows: int, hint: str) -> str:
         open_rows=OPEN_ROWS,
         max_rows=rows,
         hint=hint,
+        style=Markup(_asset("style.css")),
+        script=Markup(_asset("page.js")),
+        script_hash=_script_hash(),
     )
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("ridgeline.report.renderers").joinpath("assets", name).read_text("utf-8")
+
+
+@cache
+def _script_hash() -> str:
+    """Return how the page's policy names the only script that may run."""
+    digest = hashlib.sha256(_asset("page.js").encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 @cache
@@ -80,8 +103,44 @@ def _environment() -> jinja2.Environment:
         code_text=_code_text,
         code_block=_code_block,
         evidence=_evidence,
+        is_drawing=lambda block: isinstance(block, _DRAWINGS),
+        payload=_payload,
+        anchor=_anchor,
+        section_links=_section_links,
+        explained=_explained,
     )
     return environment
+
+
+_DRAWINGS = get_args(Drawing) or (Drawing,)
+_TERM = re.compile(rf"\b({'|'.join(sorted(map(re.escape, TERMS), key=len, reverse=True))})\b", re.I)
+
+
+def _payload(drawing: Drawing) -> Markup:
+    """Return a figure's data as JSON that cannot end the element it stands in."""
+    text = msgspec.json.encode(drawing).decode()
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028"))
+
+
+def _anchor(section: Section) -> str:
+    return section.id or re.sub(r"[^a-z0-9]+", "-", section.title.lower()).strip("-")
+
+
+def _section_links(document: Document) -> list[Section]:
+    """Return the sections that a reader may jump to."""
+    found = [block for block in document.blocks if isinstance(block, Section)]
+    return [one for one in found if one.title and not one.folded]
+
+
+def _explained(text: str) -> Markup:
+    """Return a text in which the first term of the glossary is explained to whoever hovers."""
+    text = printable(text)
+    found = _TERM.search(text)
+    if found is None:
+        return escape(text)
+    term = found.group()
+    tip = Markup('<abbr title="{}">{}</abbr>').format(TERMS[term.lower()], term)
+    return escape(text[: found.start()]) + tip + escape(text[found.end() :])
 
 
 def _chart_title(chart: Any) -> str:

@@ -4,7 +4,7 @@ person should know about how it was measured."""
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ridgeline import units
 from ridgeline.records.facts import Place, Trust
 from ridgeline.records.run import PythonView, Status
+from ridgeline.records.run_page import RunPage
 from ridgeline.records.run_summary import (
     Efficiency,
     NextPurpose,
@@ -108,8 +109,17 @@ _NEXT: dict[NextPurpose, str] = {
 }
 
 
-def run_report(summary: RunSummary) -> Report:
-    return Report(document=lambda: document(summary), data=lambda: data(summary))
+def run_report(summary: RunSummary, page: Callable[[], RunPage] | None = None) -> Report:
+    """`page` reads what the run's own page shows beside the summary."""
+
+    def page_document() -> Document:
+        from ridgeline.report.views import run_page
+
+        return run_page.document(page()) if page is not None else document(summary)
+
+    return Report(
+        document=lambda: document(summary), data=lambda: data(summary), page=page_document
+    )
 
 
 def document(summary: RunSummary) -> Document:

@@ -1,0 +1,21 @@
+"""Everything that the page of a run shows: its summary, and beside it what was recorded, thinned to
+what a browser can hold."""
+
+from msgspec import Struct
+
+from ridgeline.records.run import Capture, RunFile, Step, Telemetry
+from ridgeline.records.run_summary import RunSummary
+
+
+class RunPage(Struct, frozen=True, kw_only=True):
+    summary: RunSummary
+    run: RunFile
+    capture: Capture | None = None
+    """Of the rank that the summary shows."""
+    steps: tuple[Step, ...] = ()
+    """Of that rank, by index; thinned where there are more than a page holds."""
+    steps_left_out: int = 0
+    telemetry: tuple[Telemetry, ...] = ()
+    telemetry_left_out: int = 0
+    problems: tuple[str, ...] = ()
+    """One sentence for each part of the run that could not be read."""

@@ -1,0 +1,317 @@
+"""The page of a run: the verdict and the numbers that matter, the findings, and then each part of
+the record as a figure: steps, telemetry, memory, surroundings, and how all this was measured."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import get_args
+
+from ridgeline import units
+from ridgeline.records.run import Phase, Step, StepWindow, Telemetry
+from ridgeline.records.run_page import RunPage
+from ridgeline.records.run_summary import RunSummary
+from ridgeline.report.document import (
+    Block,
+    Document,
+    Item,
+    KeyNumber,
+    KeyNumbers,
+    Labelled,
+    Paragraph,
+    Section,
+    Span,
+    item,
+)
+from ridgeline.report.drawings import Band, Curve, CurvesPlot, Mark, Unit
+from ridgeline.report.numbers import share
+from ridgeline.report.reasons import verdict_sentence
+from ridgeline.report.views import run
+from ridgeline.report.views.findings import answers_section, findings_section
+
+PHASES: tuple[Phase, ...] = get_args(Phase)
+MIN_CURVE_POINTS = 2
+_WINDOWS: dict[StepWindow, str] = {
+    "settle": "warm-up", "traced": "traced", "memory": "memory recorded", "disturbed": "disturbed",
+}  # fmt: skip
+"""Windows whose steps take longer than the program's own; the figures leave them out."""
+
+
+def document(page: RunPage) -> Document:
+    summary = page.summary
+    limited = summary.verdict.bound in ("unknown", "memory-capacity-bound")
+    blocks: list[Block] = [KeyNumbers(tuple(_key_numbers(summary)))]
+    if summary.findings.findings or (summary.step.phases and not limited):
+        blocks.append(findings_section(summary.findings))
+    blocks += _steps(page)
+    blocks += _memory(page)
+    blocks += _telemetry(page)
+    if remarks := run.remarks(summary):
+        blocks.append(Section(title="Remarks", blocks=(Labelled(remarks),)))
+    blocks.append(answers_section(summary.findings, "page"))
+    blocks.append(Section(title="Surroundings", blocks=(Labelled(tuple(_surroundings(page))),)))
+    blocks.append(
+        Section(title="How this was measured", blocks=(Labelled(tuple(_measuring(page))),))
+    )
+    return Document(
+        answer=(Span(verdict_sentence(summary.verdict)),),
+        about=run.about(summary),
+        blocks=tuple(blocks),
+        title=f"{summary.name}: {verdict_sentence(summary.verdict)}",
+        footer=summary.run_dir,
+    )
+
+
+def _key_numbers(summary: RunSummary) -> Iterator[KeyNumber]:
+    """Yield the numbers that matter most, as far as they are known."""
+    step, rate, work = summary.step, summary.throughput, summary.efficiency
+    if step.median_ms is not None:
+        low, high = step.ci or (step.median_ms, step.median_ms)
+        note = (
+            f"95 % between {_milliseconds(low)} and {_milliseconds(high)}" if step.steps > 1 else ""
+        )
+        yield KeyNumber("step", _milliseconds(step.median_ms), note)
+    if rate.tokens_s or rate.samples_s:
+        value = rate.tokens_s or rate.samples_s or 0.0
+        noun = "tokens" if rate.tokens_s else "samples"
+        yield KeyNumber("throughput", f"{units.count(value)} {noun}/s")
+    if step.phases:
+        largest = max(step.phases, key=lambda phase: phase.share)
+        yield KeyNumber("largest phase", largest.phase, f"{share(largest.share)} of the step")
+    if work.mfu is not None:
+        note = f"{units.flops(work.flops_s or 0.0)} of {units.flops(work.ceiling_flops_s or 0.0)}"
+        yield KeyNumber("MFU", units.percent(work.mfu), note)
+    elif work.flops_s is not None:
+        yield KeyNumber("arithmetic", units.flops(work.flops_s))
+    memory = summary.memory
+    if memory.device_peak_bytes:
+        total = memory.device_total_bytes
+        note = f"of {units.bytes_(total)} on the device" if total else ""
+        yield KeyNumber("peak memory", units.bytes_(memory.device_peak_bytes), note)
+    elif memory.host_peak_bytes:
+        yield KeyNumber("peak memory", units.bytes_(memory.host_peak_bytes), "of the host")
+    seen = summary.telemetry
+    if seen.gpu_utilisation is not None:
+        yield KeyNumber("GPU in use", share(seen.gpu_utilisation), "of the time")
+    elif seen.program_cores is not None:
+        yield KeyNumber("processors in use", units.significant(seen.program_cores, 2),
+                        f"of {seen.cores}" if seen.cores else "")  # fmt: skip
+
+
+def _milliseconds(value: float) -> str:
+    return units.seconds(value / 1e3)
+
+
+def _steps(page: RunPage) -> Iterator[Section]:
+    steps = [step for step in page.steps if step.dur_ns > 0]
+    if len(steps) < MIN_CURVE_POINTS:
+        return
+    blocks: list[Block] = [_step_curves(page, steps)]
+    losses = [step for step in steps if step.loss is not None]
+    if len(losses) >= MIN_CURVE_POINTS:
+        first, last = losses[0].loss or 0.0, losses[-1].loss or 0.0
+        blocks.append(CurvesPlot(
+            title=f"The loss goes from {units.significant(first)} to {units.significant(last)}",
+            x=tuple(float(step.index) for step in losses), x_name="step", unit="",
+            curves=(Curve(name="loss", values=tuple(step.loss for step in losses)),),
+        ))  # fmt: skip
+    if page.steps_left_out:
+        blocks.append(Paragraph(
+            f"{page.steps_left_out:,} further steps are not drawn; steps.jsonl has them.", "quiet"
+        ))  # fmt: skip
+    yield Section(title="Steps", blocks=tuple(blocks))
+
+
+def _step_curves(page: RunPage, steps: Sequence[Step]) -> CurvesPlot:
+    """Return each step as a stack of its phases. A step of which only the length is known is
+    `other` as a whole."""
+    parts = {phase: tuple(_phase_milliseconds(step, phase) for step in steps) for phase in PHASES}
+    summary, phases = page.summary, page.summary.step.phases
+    title = "Each step by its phases"
+    if phases:
+        largest = max(phases, key=lambda phase: phase.share)
+        title = f"{largest.phase} takes {share(largest.share)} of a step"
+    return CurvesPlot(
+        title=title,
+        x=tuple(float(step.index) for step in steps),
+        x_name="step",
+        unit="ms",
+        stacked=True,
+        curves=tuple(
+            Curve(name=phase, kind=phase, values=values)
+            for phase, values in parts.items()
+            if any(values)
+        ),
+        bands=tuple(_bands(steps)),
+        marks=tuple(Mark(float(i), "compiles") for i in summary.step.compile_steps[:3]),
+        caption="Drag over a part to zoom in, click twice to see all again; click a phase below to "
+        "hide it. Shaded: steps that no figure counts.",
+    )
+
+
+def _phase_milliseconds(step: Step, phase: Phase) -> float:
+    known = step.device or step.host
+    if phase == "other":
+        return max(step.dur_ns - sum(known.values()), 0) / 1e6 + known.get("other", 0) / 1e6
+    return known.get(phase, 0) / 1e6
+
+
+def _bands(steps: Sequence[Step]) -> Iterator[Band]:
+    """Yield the runs of steps that are not counted."""
+    start = steps[0]
+    before = steps[0]
+    for step in (*steps[1:], None):
+        if step is not None and step.window == start.window:
+            before = step
+            continue
+        if start.window in _WINDOWS:
+            yield Band(start.index - 0.5, before.index + 0.5, _WINDOWS[start.window])
+        if step is not None:
+            start = before = step
+
+
+def _memory(page: RunPage) -> Iterator[Section]:
+    """Yield the memory at the ends of steps, and that of the processes between them."""
+    blocks: list[Block] = []
+    steps = [(step.index, step.memory) for step in page.steps if step.memory is not None]
+    at = tuple(float(index) for index, _ in steps)
+    for title, curves in (
+        ("Memory of the device at the end of each step", (
+            ("allocated", tuple(m.allocated_bytes for _, m in steps)),
+            ("peak so far", tuple(m.peak_bytes for _, m in steps)),
+            ("reserved", tuple(m.reserved_bytes for _, m in steps)),
+        )),
+        ("Memory that malloc has handed out at the end of each step", (
+            ("allocated", tuple(m.host_bytes for _, m in steps)),
+        )),
+    ):  # fmt: skip
+        seen = [(name, values) for name, values in curves if any(values)]
+        if len(at) >= MIN_CURVE_POINTS and seen:
+            drawn = tuple(Curve(name=name, values=values) for name, values in seen)
+            blocks.append(CurvesPlot(title=title, x=at, x_name="step", unit="bytes", curves=drawn))
+    program = [_resident(sample, worker=False) for sample in page.telemetry]
+    workers = [_resident(sample, worker=True) for sample in page.telemetry]
+    title = "Resident memory of the program's processes"
+    blocks += _over_time(
+        page, title, "bytes", [("program", program), ("workers", workers)], stacked=True
+    )
+    if blocks:
+        yield Section(title="Memory", blocks=tuple(blocks))
+
+
+def _resident(sample: Telemetry, *, worker: bool) -> float | None:
+    return sum(p.rss_bytes for p in sample.processes if p.worker == worker) or None
+
+
+def _telemetry(page: RunPage) -> Iterator[Section]:
+    samples = page.telemetry
+    devices = sorted({d.index for s in samples for d in s.devices if d.ours}) or sorted(
+        {d.index for s in samples for d in s.devices}
+    )
+    blocks: list[Block] = []
+    cores: list[tuple[str, list[float | None]]] = [
+        ("program", _rates(samples, worker=False)), ("workers", _rates(samples, worker=True)),
+    ]  # fmt: skip
+    blocks += _over_time(page, "Processors that the program keeps busy", "count", cores)
+    for title, field, unit in (
+        ("The GPU is in use", "utilisation_percent", ""), ("GPU clock", "sm_mhz", "MHz"),
+        ("GPU power", "power_w", "W"), ("GPU temperature", "temperature_c", "°C"),
+    ):  # fmt: skip
+        curves: list[tuple[str, list[float | None]]] = [
+            (f"GPU {index}", [_of_device(sample, index, field) for sample in samples])
+            for index in devices
+        ]
+        blocks += _over_time(page, title, unit, curves)  # type: ignore[arg-type]
+    if blocks:
+        yield Section(title="Telemetry", blocks=tuple(blocks))
+
+
+def _of_device(sample: Telemetry, index: int, field: str) -> float | None:
+    return next((getattr(d, field) for d in sample.devices if d.index == index), None)
+
+
+def _rates(samples: Sequence[Telemetry], *, worker: bool) -> list[float | None]:
+    """Return how many processors were kept busy since the sample before."""
+    rates: list[float | None] = [None]
+    for before, now in pairwise(samples):
+        used = {p.pid: p.cpu_s for p in before.processes if p.worker == worker}
+        spent = [
+            p.cpu_s - used[p.pid] for p in now.processes if p.worker == worker and p.pid in used
+        ]
+        passed_s = (now.at_ns - before.at_ns) / 1e9
+        rates.append(sum(spent) / passed_s if spent and passed_s > 0 else None)
+    return rates
+
+
+def _over_time(
+    page: RunPage, title: str, unit: Unit, curves: Iterable[tuple[str, Sequence[float | None]]],
+    *, stacked: bool = False,
+) -> Iterator[CurvesPlot]:  # fmt: skip
+    """Yield a figure over the time since the program began, if anything is known."""
+    known = [
+        (name, values)
+        for name, values in curves
+        if sum(value is not None for value in values) >= MIN_CURVE_POINTS and any(values)
+    ]
+    if known:
+        began_ns = page.run.began_ns
+        yield CurvesPlot(
+            title=title, x_name="time", x_unit="s", unit=unit, stacked=stacked,
+            x=tuple((sample.at_ns - began_ns) / 1e9 for sample in page.telemetry),
+            curves=tuple(Curve(name=name, values=tuple(values)) for name, values in known),
+        )  # fmt: skip
+
+
+def _surroundings(page: RunPage) -> Iterator[Item]:
+    seen = page.run.environment
+    flags = page.capture.flags if page.capture is not None else None
+    device = page.capture.device if page.capture is not None else None
+    yield item("command", page.summary.command or "—")
+    yield item("began", page.run.began_at or "—")
+    yield item("machine", " · ".join(filter(None, (
+        seen.host, seen.system, units.plural(seen.cores, "core") if seen.cores else "",
+        units.bytes_(seen.memory_bytes) if seen.memory_bytes else "",
+    ))) or "—")  # fmt: skip
+    if device is not None and device.name:
+        size = units.bytes_(device.memory_bytes) if device.memory_bytes else ""
+        yield item("device", " · ".join(filter(None, (device.name, size))))
+    versions = {"python": seen.python, **({"torch": flags.torch} if flags else {}), **seen.packages}
+    shown = [f"{name} {version}" for name, version in versions.items() if version]
+    if shown:
+        yield item("versions", " · ".join(shown))
+    if flags is not None and flags.threads:
+        yield item("threads of torch", str(flags.threads))
+    if seen.variables:
+        yield item("variables", " · ".join(f"{k}={v}" for k, v in seen.variables.items()))
+    if seen.git is not None and seen.git.commit:
+        changed = ", with uncommitted changes" if seen.git.dirty else ""
+        yield item("source", f"commit {seen.git.commit[:12]}{changed}")
+    if seen.directory:
+        yield item("folder", seen.directory)
+
+
+_STEPPING = {
+    "said": "each call of ridgeline.step()", "optimizer": "each update of the optimizer",
+    "backward": "the first forward after a backward", "call": "each outermost call of the model",
+}  # fmt: skip
+
+
+def _measuring(page: RunPage) -> Iterator[Item]:
+    summary, step = page.summary, page.summary.step
+    if page.capture is not None and page.capture.stepping:
+        yield item("a step ends at", _STEPPING[page.capture.stepping])
+    clock = "the device's own clock" if step.clock == "device" else "the host's clock"
+    if step.steps:
+        yield item(
+            "step times",
+            f"{units.plural(step.steps, 'steady step')} by {clock}, after "
+            f"{units.plural(step.warmup_steps, 'step')} of warm-up; the interval is that of the "
+            "median at 95 %",
+        )
+    traced = sum(one.window == "traced" for one in page.steps)
+    if traced:
+        yield item("trace", f"{units.plural(traced, 'step')} after the timed ones; figures of "
+                   "operators are from these, times of steps are not")  # fmt: skip
+    if page.telemetry:
+        total = len(page.telemetry) + page.telemetry_left_out
+        yield item("telemetry", f"{units.plural(total, 'sample')} by a process beside the program")
+    for text in (*summary.problems, *page.problems):
+        yield item("problem", text, level="doubt")

@@ -1,0 +1,28 @@
+// Begins the page: hands each figure to the module that draws its kind, and makes tables handy.
+
+import { drawCurves } from "./curves";
+import { makeHandy } from "./tables";
+
+type Draw = (stage: HTMLElement, data: any) => void;
+
+const DRAW: Record<string, Draw> = {
+  CurvesPlot: drawCurves,
+};
+
+function begin(): void {
+  for (const figure of document.querySelectorAll<HTMLElement>("figure[data-view]")) {
+    const stage = figure.querySelector<HTMLElement>(".stage");
+    const data = figure.querySelector("script[type='application/json']");
+    const draw = DRAW[figure.dataset.view ?? ""];
+    if (!stage || !data || !draw) continue;
+    try {
+      draw(stage, JSON.parse(data.textContent ?? "null"));
+    } catch (error) {
+      stage.textContent = `This figure could not be drawn: ${error}`;
+    }
+  }
+  document.querySelectorAll<HTMLTableElement>("table").forEach(makeHandy);
+}
+
+if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin);
+else begin();
