@@ -28,12 +28,13 @@ demo: $(READY) ## this machine's ceilings, what models cost, two variants compar
 test: $(READY) ## every test that needs no GPU
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-check: $(READY) ## ruff, mypy --strict, import contracts, checks of the house
+check: $(READY) ## ruff, mypy --strict, import contracts, checks of the house and of the page
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python checks/house.py
+	@$(BIN)/python checks/web.py
 
 fuzz: $(READY) ## 2,000 damaged traces, each read or refused in a sentence
 	@$(BIN)/python benchmarks/trace_fuzz.py --mutants 2000

@@ -7,6 +7,16 @@ from ridgeline.records.run import Capture, RunFile, Step, Telemetry
 from ridgeline.records.run_summary import RunSummary
 
 
+class SourceLines(Struct, frozen=True, kw_only=True):
+    """Neighbouring lines of a file of the program."""
+
+    file: str
+    """As the findings name it."""
+    first: int
+    """Number of the first line."""
+    lines: tuple[str, ...]
+
+
 class RunPage(Struct, frozen=True, kw_only=True):
     summary: RunSummary
     run: RunFile
@@ -17,5 +27,8 @@ class RunPage(Struct, frozen=True, kw_only=True):
     steps_left_out: int = 0
     telemetry: tuple[Telemetry, ...] = ()
     telemetry_left_out: int = 0
+    source: tuple[SourceLines, ...] = ()
+    """The lines that findings name, with their neighbours, as far as the files can be read. They
+    may have changed since the run."""
     problems: tuple[str, ...] = ()
     """One sentence for each part of the run that could not be read."""

@@ -9,11 +9,10 @@ import pytest
 from ridgeline.cli.runs import run_line
 from ridgeline.records.run import RunFile, Status, Target
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.report.renderers import html
 from ridgeline.report.views.runs import RunLine, data, document
 from tests.unit.report import made_up_findings, made_up_run
 from tests.unit.report.made_up_trace import NASTY
-from tests.unit.report.rendered import at_terminal
+from tests.unit.report.rendered import at_terminal, bare_page
 
 NAME = "1115-010203-train"
 BEGAN = "2026-11-15T01:02:03+00:00"
@@ -107,7 +106,7 @@ def test_markup_in_names_is_printed_as_text(nasty: str) -> None:
     line = RunLine(name=nasty, path=nasty, status="damaged", damaged=nasty, finding=nasty)
     text = "\n".join(shown(line, width=200))
     assert not {"\x1b", "\x9b", "\u202e", "\x07"} & set(text)
-    assert "<script>" not in html.render(document(nasty, [line], NOW_S))
+    assert "<script>" not in bare_page(document(nasty, [line], NOW_S))
 
 
 def test_the_data_have_every_field(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Documents as text, for tests."""
 
 import io
+import re
 from typing import Any
 
 from rich.console import Console
@@ -9,8 +10,11 @@ from ridgeline.cli.output import formatted
 from ridgeline.records.finding import Findings
 from ridgeline.records.trace import TraceStudy
 from ridgeline.report.document import Document, Section, Table, plain
-from ridgeline.report.renderers import terminal
+from ridgeline.report.renderers import html, terminal
 from ridgeline.report.views.trace import trace_report
+
+FETCHED = re.compile(r"""(?:src|href)\s*=\s*["']?(?!["']?#)|url\(|@import""")
+"""Whatever a browser would fetch. A link to a part of the page fetches nothing."""
 
 
 def at_terminal(
@@ -40,7 +44,8 @@ def trace_as(
 ) -> str:  # fmt: skip
     """Return the file of a trace's report with this ending."""
     report = trace_report(study, findings, full=full, max_rows=max_rows)
-    return formatted(report, ending, full=full, max_rows=max_rows)
+    text = formatted(report, ending, full=full, max_rows=max_rows)
+    return bare(text) if ending == ".html" else text
 
 
 def tables(document: Document) -> list[Table]:
@@ -72,3 +77,15 @@ def sentences(document: Document) -> list[str]:
         for item in getattr(block, "items", ()):
             found += [plain(line) for line in item.lines]
     return found
+
+
+def bare_page(document: Document, **options: Any) -> str:
+    """Return a page without the script and the style that all pages carry."""
+    return bare(html.render(document, **options))
+
+
+def bare(page: str) -> str:
+    """Return the page without its one script and its style, which must be those that were built."""
+    script, style = f"<script>{html.asset('page.js')}</script>", html.asset("style.css")
+    assert page.count(script) == page.count(style) == 1
+    return page.replace(script, "").replace(style, "")

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ridgeline.records.finding import Evidence, Finding, Findings, UnaskedRule
 from ridgeline.report.document import Claim, Document, Span, plain
-from ridgeline.report.renderers import html, markdown, terminal
+from ridgeline.report.renderers import markdown, terminal
 from ridgeline.report.views.findings import (
     answers_section,
     closing_sentences,
@@ -21,7 +21,7 @@ from ridgeline.report.views.findings import (
 )
 from tests.unit.report import made_up_findings as made
 from tests.unit.report.made_up_trace import NASTY
-from tests.unit.report.rendered import at_terminal
+from tests.unit.report.rendered import at_terminal, bare_page
 
 
 def lacking(*parts: str) -> tuple[UnaskedRule, ...]:
@@ -299,7 +299,7 @@ def test_a_stream_that_is_not_utf8_gets_plain_characters() -> None:
 def test_a_terminal_has_no_title_above_the_claims_and_a_page_has() -> None:
     report = section_document(made.findings())
     assert "what holds it back" not in at_terminal(report)
-    assert "<h2>what holds it back</h2>" in html.render(report)
+    assert '<h2 id="findings">what holds it back</h2>' in bare_page(report)
     assert "#### what holds it back" in markdown.render(report)
 
 
@@ -315,7 +315,7 @@ def test_markdown_has_a_number_the_evidence_and_the_fix() -> None:
 
 
 def test_the_page_has_the_claim_the_fix_and_the_command_that_explains() -> None:
-    page = html.render(section_document(made.findings()))
+    page = bare_page(section_document(made.findings()))
     assert "<code>decode()</code> takes 11 ms a sample" in page
     assert "<pre>loader = DataLoader(data, num_workers=8" in page
     assert "<code>ridgeline explain loader-starves</code>" in page
@@ -324,7 +324,7 @@ def test_the_page_has_the_claim_the_fix_and_the_command_that_explains() -> None:
 @pytest.mark.parametrize("nasty", NASTY)
 def test_markup_in_user_text_is_escaped_in_every_format(nasty: str) -> None:
     report = section_document(made.nasty(nasty))
-    text, notes, page = at_terminal(report), markdown.render(report), html.render(report)
+    text, notes, page = at_terminal(report), markdown.render(report), bare_page(report)
     for made_text in (text, notes, page):
         unseen = {c for c in made_text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
         assert unseen <= {"\n"}

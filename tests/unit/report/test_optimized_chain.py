@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from ridgeline.records.facts import Ratio, because
 from ridgeline.records.ladder import Ladder
 from ridgeline.records.optimized import Optimized, Rung, SearchCode
-from ridgeline.report.renderers import html, markdown
+from ridgeline.report.renderers import markdown
 from ridgeline.report.views.optimized import document
 from ridgeline.report.views.optimized_phrases import disagreement
 from ridgeline.report.views.optimized_waterfall import levels
@@ -20,7 +20,7 @@ from tests.unit.report.made_up_optimized import (
     total,
     with_batch,
 )
-from tests.unit.report.rendered import tables
+from tests.unit.report.rendered import bare_page, tables
 
 
 def cumulative(found: Optimized, rung: Rung) -> float | None:
@@ -132,7 +132,7 @@ def test_the_remark_says_which_figure_counts_and_why_the_other_does_not() -> Non
     )
     higher = of(step("a", "A", 2.0, 100.0), whole=ratio(3.0))
     assert "lucky" not in remark(higher)
-    for render in (markdown.render, html.render):
+    for render in (markdown.render, bare_page):
         text = render(document(disturbed()))
         assert text.index("× rung before") < text.index(
             "The ratios of the rungs multiply to 6.77 ×"

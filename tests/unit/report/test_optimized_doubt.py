@@ -12,7 +12,6 @@ from ridgeline.records.trial import TrialFailure
 from ridgeline.report.document import Span
 from ridgeline.report.reasons import explain
 from ridgeline.report.renderers import charts
-from ridgeline.report.renderers import html as html_renderer
 from ridgeline.report.renderers import markdown as markdown_renderer
 from ridgeline.report.views import optimized_phrases as phrases
 from ridgeline.report.views.optimized import data, document
@@ -29,7 +28,7 @@ from tests.unit.report.made_up_optimized import (
     total,
     unconfirmed,
 )
-from tests.unit.report.rendered import at_terminal
+from tests.unit.report.rendered import at_terminal, bare_page
 
 
 def shown(found: Optimized) -> str:
@@ -37,7 +36,7 @@ def shown(found: Optimized) -> str:
 
 
 def page(found: Optimized) -> str:
-    return html_renderer.render(document(found))
+    return bare_page(document(found))
 
 
 def markdown(found: Optimized) -> str:

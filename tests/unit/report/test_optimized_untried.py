@@ -8,10 +8,10 @@ from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import Optimized, Rung, SearchCode
 from ridgeline.records.reason_codes import Skip, SkipKind
 from ridgeline.report.reasons import explain
-from ridgeline.report.renderers import html, markdown
+from ridgeline.report.renderers import markdown
 from ridgeline.report.views.optimized import data, document, kind_of, untried_kinds
 from tests.unit.report.made_up_optimized import climbed, rung
-from tests.unit.report.rendered import at_terminal
+from tests.unit.report.rendered import at_terminal, bare_page
 
 ON_A_CPU = (
     ("a larger batch", because(SearchCode.NEEDS_BATCH)),
@@ -129,7 +129,7 @@ def test_a_line_is_never_wider_than_the_terminal(width: int) -> None:
 def test_the_whole_list_with_every_reason_is_in_every_other_form() -> None:
     found = of(*ON_A_CPU)
     ladder = {row["title"]: row["reason"] for row in data(found)["ladder"]}
-    text, page = markdown.render(document(found)), html.render(document(found))
+    text, page = markdown.render(document(found)), bare_page(document(found))
     for title, why in ON_A_CPU:
         assert ladder[title] == explain(why)
         assert f"| {title} | not tried |" in text

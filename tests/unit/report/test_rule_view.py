@@ -3,10 +3,10 @@
 import pytest
 
 from ridgeline.report.document import Code, Paragraph, Points, plain
-from ridgeline.report.renderers import html, markdown
+from ridgeline.report.renderers import markdown
 from ridgeline.report.views.rule import prose_blocks, rule_document, rules_data, rules_document
 from tests.unit.report import made_up_findings as made
-from tests.unit.report.rendered import at_terminal
+from tests.unit.report.rendered import at_terminal, bare_page
 
 
 def test_markdown_becomes_paragraphs_lists_and_code() -> None:
@@ -41,7 +41,7 @@ def test_an_empty_line_parts_paragraphs() -> None:
 
 def test_pages_and_notes_have_lists_and_code() -> None:
     report = rule_document(made.pages()[0])
-    assert "<li>as many as there are cores</li>" in html.render(report)
+    assert "<li>as many as there are cores</li>" in bare_page(report)
     assert "- as many as there are cores\n- and `pin_memory`" in markdown.render(report)
 
 

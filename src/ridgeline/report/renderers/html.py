@@ -63,21 +63,22 @@ def _page(document: Document, rows: int, hint: str) -> str:
         open_rows=OPEN_ROWS,
         max_rows=rows,
         hint=hint,
-        style=Markup(_asset("style.css")),
-        script=Markup(_asset("page.js")),
+        style=Markup(asset("style.css")),
+        script=Markup(asset("page.js")),
         script_hash=_script_hash(),
     )
 
 
 @cache
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return the script or the style of pages, as `web/` builds them."""
     return files("ridgeline.report.renderers").joinpath("assets", name).read_text("utf-8")
 
 
 @cache
 def _script_hash() -> str:
     """Return how the page's policy names the only script that may run."""
-    digest = hashlib.sha256(_asset("page.js").encode()).digest()
+    digest = hashlib.sha256(asset("page.js").encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
@@ -118,8 +119,21 @@ _TERM = re.compile(rf"\b({'|'.join(sorted(map(re.escape, TERMS), key=len, revers
 
 def _payload(drawing: Drawing) -> Markup:
     """Return a figure's data as JSON that cannot end the element it stands in."""
-    text = msgspec.json.encode(drawing).decode()
+    text = msgspec.json.encode(_readable(msgspec.to_builtins(drawing))).decode()
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028"))
+
+
+def _readable(value: Any) -> Any:
+    """Return the value with every text made printable."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {_readable(name): _readable(one) for name, one in value.items()}
+    if isinstance(value, list | tuple) and any(
+        isinstance(one, str | dict | list | tuple) for one in value
+    ):
+        return [_readable(one) for one in value]
+    return value
 
 
 def _anchor(section: Section) -> str:
