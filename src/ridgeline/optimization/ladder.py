@@ -60,6 +60,8 @@ class Ladder:
         self._stopped: Reason | None = None
         self._racing = race
         self.race: RaceSummary | None = None
+        self._proposed: tuple[Candidate, ...] = ()
+        """The fixes that the race has kept."""
         self.raced_s = 0.0
 
     def climb(self, command: str) -> Optimized:
@@ -88,7 +90,7 @@ class Ladder:
                 ratio, pairs = search.so_far
                 reason = because(SearchCode.INTERRUPTED_AFTER, value=ratio, pairs=pairs)
                 search.rungs.not_tried(self._trying, reason)
-        if search.judge.baseline:
+        if search.judge.baseline or (self.race is not None and self.race.measured):
             self._note_untried(ended)
         return Optimized(
             command=command,
@@ -136,12 +138,17 @@ class Ladder:
             self.raced_s = began_s - search.bench.left_s()
         self.race = RaceSummary(
             measured=outcome.measured, fixes=tuple(one.fix.id for one in outcome.kept),
-            ratio=outcome.ratio, control=outcome.control, starts=starts,
+            ratio=outcome.ratio, control=outcome.control, starts=starts, reason=outcome.reason,
         )  # fmt: skip
+        self._proposed = outcome.kept
         kept = {one.fix.id for one in outcome.kept}
         for raced in outcome.raced.values():
-            if raced.candidate.fix.id not in kept:
+            # Where the race broke off, fresh processes decide what it left undecided.
+            left_open = outcome.reason is not None and raced.standing.verdict == "UNDECIDED"
+            if raced.candidate.fix.id not in kept and not left_open:
                 search.rungs.raced(raced.candidate, raced.standing, raced.beside)
+        if outcome.interrupted:
+            raise KeyboardInterrupt
         return outcome
 
     def _raceable(
@@ -226,7 +233,11 @@ class Ladder:
     def _note_untried(self, ended: Reason | None) -> None:
         """Note every fix that was not tried. `ended` is why the search ended, if not for time."""
         self._note_unable()
-        for one in self._agenda.without_rung():
+        noted = {rung.fix for rung in self.search.rungs.all()}
+        proposed = [one for one in self._proposed if one.fix.id not in noted]
+        ids = {one.fix.id for one in proposed}
+        rest = [one for one in self._agenda.without_rung() if one.fix.id not in ids]
+        for one in (*proposed, *rest):
             if ended is None:
                 self._stopped = because(SearchCode.OUT_OF_TIME)
             self.search.rungs.not_tried(one, ended or because(SearchCode.OUT_OF_TIME))

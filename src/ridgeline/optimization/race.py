@@ -43,6 +43,12 @@ SET_UP_LIMIT_S, COMPILING_LIMIT_S = 30.0, 240.0
 longer."""
 SLOW_FACTOR = 8.0
 """A heat may take so many times as long as its steps should, before it is taken to hang."""
+MIN_OWN_END_STEPS = 60
+"""The diagnosis has run the program for so many steps, or to an end without an error. A process
+that fails earlier than that fails because of a candidate."""
+SAME_STEP = 24
+"""Two processes that failed within so many steps of each other failed at the same step: a set takes
+no more steps before it is timed."""
 MIN_PATIENCE_S, MAX_PATIENCE_S = 5.0, 20.0
 """Time that a process has to finish its round once the time is over: as long as starting it again
 takes, within these bounds."""
@@ -136,6 +142,9 @@ class Race:
         self._left_s = left_s
         self._process: RacedProgram | None = None
         self._failed: dict[SetKey, Reason] = {}
+        self._ends: list[_BadEnd] = []
+        self._last_step = 0
+        """How many steps the process had taken when it was last heard of."""
         self._starts_without_progress = 0
         self._round = 0
         self._is_ready = False
@@ -150,6 +159,8 @@ class Race:
         self.compile_s = 0.0
         """The longest time that a set has compiled."""
         self._began_s = 0.0
+        self.stopped: CannotRace | KeyboardInterrupt | None = None
+        """What ended a heat that had measured something. The next heat raises it."""
         self.compiled: Path | None = None
         """The folder of what was compiled; None before a process was started."""
 
@@ -160,35 +171,50 @@ class Race:
     def heat(
         self, base: tuple[Asked, ...], sets: Sequence[tuple[Asked, ...]], limit_s: float
     ) -> Heat:
-        """Time the sets against the base until each is decided, or until `limit_s` is over. A set
-        that is decided leaves, except the winners. Raise CannotRace if the base cannot be timed."""
+        """Time the sets against the base until each is decided, or until `limit_s` is over, but at
+        least for one round while the race has time. A set that is decided leaves, except the
+        winners. Raise CannotRace if the base cannot be timed. What ends a heat that has measured
+        something, is raised by the next one."""
+        if self.stopped is not None:
+            raise self.stopped
         known = {set_key(base)}
         fresh = [known.add(key) or fixes for fixes in sets if (key := set_key(fixes)) not in known]  # type: ignore[func-returns-value]
         entries = [_Entry(base), _Entry(base), *map(_Entry, fresh)]
-        rounds = 0
         for entry in entries[2:]:
             entry.standing.failure = self._failed.get(set_key(entry.standing.fixes))
+        try:
+            self._run_rounds(entries, limit_s)
+        except (CannotRace, KeyboardInterrupt) as stopped:
+            self._look(entries)
+            if all(entry.standing.ratio is None for entry in entries[2:]):
+                raise
+            self.stopped = stopped
+        control = _ratio(entries[0], entries[1])
+        others = tuple(entry.standing for entry in entries[2:])
+        return Heat(entries[0].standing, others, control, len(entries[0].blocks))
+
+    def _run_rounds(self, entries: list[_Entry], limit_s: float) -> None:
+        """Run rounds of these sets, and judge them after each few."""
+        rounds = 0
         deadline_s = math.inf
         while rounds < MAX_ROUNDS and time.monotonic() < deadline_s:
             able = [one for one in entries[2:] if one.is_open and one.standing.failure is None]
             undecided = [one for one in able if one.standing.verdict == "UNDECIDED"]
             if not undecided:
-                break
+                return
             began_s = time.monotonic()
             self._make_ready()
             now = time.monotonic()  # what starting took is not the time of this heat
             first = math.isinf(deadline_s)
             deadline_s = now + limit_s if first else deadline_s + now - began_s
-            deadline_s = min(deadline_s, now + self._left_s())
+            last_s = now + self._left_s()
+            deadline_s = min(deadline_s, last_s)
             if now >= deadline_s:
-                break
+                return
             racing = [*entries[:2], *able]
             chunk = self._chunk(len(racing), rounds)
-            rounds += self._measure(racing, chunk, deadline_s)
+            rounds += self._measure(racing, chunk, deadline_s, deadline_s if rounds else last_s)
             self._look(entries)
-        control = _ratio(entries[0], entries[1])
-        others = tuple(entry.standing for entry in entries[2:])
-        return Heat(entries[0].standing, others, control, rounds)
 
     def _chunk(self, members: int, rounds: int) -> int:
         """Return how many rounds to run before the next look."""
@@ -227,23 +253,26 @@ class Race:
         if failure is not None:
             raise CannotRace(failure)
 
-    def _measure(self, racing: list[_Entry], rounds: int, deadline_s: float) -> int:
-        """Run so many rounds of these sets, and return how many were complete."""
+    def _measure(
+        self, racing: list[_Entry], rounds: int, deadline_s: float, last_s: float
+    ) -> int:  # fmt: skip
+        """Run so many rounds of these sets until `deadline_s`, but one round at least until
+        `last_s`. Return how many were complete."""
         request = RaceRequest(
             number=0, sets=tuple(entry.standing.fixes for entry in racing), rounds=rounds,
             block_steps=self._block_steps(), skipped_steps=self._skipped_steps(),
             set_up_steps=SET_UP_STEPS if self._skipped_steps() else LONG_SET_UP_STEPS,
         )  # fmt: skip
-        asking = _Asking(self._round, deadline_s)
+        asking = _Asking(self._round, deadline_s, last_s)
         self._round += rounds
         process = self._running()
         if not self._is_ready:
             return 0
         asking.number = process.ask(request)
         patience_s = min(max(self.start_s, MIN_PATIENCE_S), MAX_PATIENCE_S)
-        for message in process.messages(deadline_s + patience_s):
+        for message in process.messages(last_s + patience_s):
             if message is None:
-                if self._is_overdue(process, asking, racing):
+                if self._is_overdue(process, asking, racing, patience_s):
                     break
                 continue
             asking.heard_s = time.monotonic()
@@ -268,6 +297,7 @@ class Race:
             self._process = self._start()
             self.compiled = self._process.compiled
             self._is_ready = False
+            self._last_step = 0
             self._began_s = time.monotonic()
             self.starts += 1
             self._starts_without_progress += 1
@@ -279,6 +309,7 @@ class Race:
             if asking.current is None or asking.current.member != member.member:
                 asking.previous = asking.current
             asking.current = member
+            self._last_step = max(self._last_step, member.steps)
             entry = racing[member.member]
             standing = entry.standing
             if member.error:
@@ -297,47 +328,83 @@ class Race:
             if not block.member:
                 self.step_s = block.wall_ns / block.steps / 1e9
 
-    def _is_overdue(self, process: RacedProgram, asking: "_Asking", racing: list[_Entry]) -> bool:
+    def _is_overdue(
+        self, process: RacedProgram, asking: "_Asking", racing: list[_Entry], patience_s: float
+    ) -> bool:  # fmt: skip
         """Return whether the process has to be ended: it hangs, or the time is over."""
         now, current = time.monotonic(), asking.current
         fixes = racing[current.member].standing.fixes if current is not None else ()
         limit_s = COMPILING_LIMIT_S if compiles_first(fixes) else SET_UP_LIMIT_S
         limit_s += SLOW_FACTOR * self.step_s * len(racing) * (self._block_steps() + 1)
         if current is not None and now - asking.heard_s > limit_s:
-            self._fail(racing, asking, because(TrialFailure.TIMED_OUT, limit_s=limit_s, step=None))
+            hangs = because(TrialFailure.TIMED_OUT, limit_s=limit_s, step=None)
+            self._fail(racing, asking, hangs, hangs=True)
             return True
-        if now > asking.deadline_s and not asking.is_stopping:
-            asking.is_stopping = True
+        until_s = asking.deadline_s if asking.complete else asking.last_s
+        if now > until_s and asking.stopping_s is None:
+            asking.stopping_s = now
             asking.number = process.ask(RaceRequest(number=0))
-        return False
+        return asking.stopping_s is not None and now > asking.stopping_s + patience_s
 
-    def _fail(self, racing: list[_Entry], asking: "_Asking", reason: Reason) -> None:
-        """Note that the process did not go on under a set of fixes. If it did not go on under the
-        base, it could not go on from where the set before has left it."""
-        assert asking.current is not None
-        base = racing[0].standing.fixes
-        standing = racing[asking.current.member].standing
-        if standing.fixes == base:
-            before = racing[asking.previous.member].standing if asking.previous else standing
-            if before.fixes == base:
+    def _note_end(self, process: RacedProgram, asking: "_Asking", racing: list[_Entry]) -> None:
+        """Note which set the process ended under, if it did not reach its own end."""
+        failure = process.failure()
+        if failure is not None:
+            self._fail(racing, asking, failure)
+
+    def _fail(
+        self, racing: list[_Entry], asking: "_Asking", reason: Reason, *, hangs: bool = False
+    ) -> None:
+        """Note that the process did not go on, and find out why. A program may end with an error of
+        its own (an exit code, an exception that it raises at some step), whichever set is on: two
+        processes then end at the same step. A set under which the program has run before is given
+        up only if it ends under it twice."""
+        suspect, reason = self._suspect(racing, asking, reason)
+        step = asking.current.steps if asking.current is not None else self._last_step
+        if step < MIN_OWN_END_STEPS:
+            if suspect is None:
                 raise CannotRace(reason)
-            standing = before
-            reason = because(SearchCode.RACE_CANNOT_GO_BACK, cause=reason)
-        self._give_up(standing, reason)
+            self._give_up(suspect, reason)
+            return
+        before = [end for end in self._ends if abs(end.step - step) <= SAME_STEP]
+        key = None if suspect is None else set_key(suspect.fixes)
+        self._ends.append(_BadEnd(step, key))
+        if before:
+            for end in before:
+                self._acquit(racing, end)
+            return
+        is_second = sum(end.suspect == key for end in self._ends) > 1
+        if suspect is not None and (hangs or key not in self.measured or is_second):
+            self._give_up(suspect, reason)
+
+    def _suspect(
+        self, racing: list[_Entry], asking: "_Asking", reason: Reason
+    ) -> tuple[Standing | None, Reason]:
+        """Return the set under which the process did not go on, and why. If it did not go on under
+        the base, it could not go on from where the set before has left it; None if there was no
+        set before."""
+        base = racing[0].standing.fixes
+        for member, cause in (
+            (asking.current, reason),
+            (asking.previous, because(SearchCode.RACE_CANNOT_GO_BACK, cause=reason)),
+        ):
+            standing = racing[member.member].standing if member is not None else None
+            if standing is not None and standing.fixes != base:
+                return standing, cause
+        return None, reason
+
+    def _acquit(self, racing: list[_Entry], end: "_BadEnd") -> None:
+        """Let a set race again that was given up because of this end."""
+        if end.suspect is not None and self._failed.pop(end.suspect, None) is not None:
+            for entry in racing:
+                if set_key(entry.standing.fixes) == end.suspect:
+                    entry.standing.failure = None
+                    entry.standing.verdict = "UNDECIDED"
 
     def _give_up(self, standing: Standing, reason: Reason) -> None:
         standing.failure = reason
         self._failed[set_key(standing.fixes)] = reason
         self._starts_without_progress = 0
-
-    def _note_end(self, process: RacedProgram, asking: "_Asking", racing: list[_Entry]) -> None:
-        """Note which set the process ended under, if it did not reach its own end."""
-        failure = process.failure()
-        if failure is None:
-            return
-        if asking.current is None:
-            raise CannotRace(failure)
-        self._fail(racing, asking, failure)
 
     def _look(self, entries: list[_Entry]) -> None:
         """Judge each set by the rounds so far. A set that cannot win leaves."""
@@ -358,9 +425,11 @@ class Race:
 class _Asking:
     """How far a request has come."""
 
-    def __init__(self, first_round: int, deadline_s: float) -> None:
+    def __init__(self, first_round: int, deadline_s: float, last_s: float) -> None:
         self.first_round = first_round
         self.deadline_s = deadline_s
+        self.last_s = last_s
+        """When to stop even before one round is complete."""
         self.number = 0
         """Number of the request, or of the one that stops it."""
         self.complete = 0
@@ -371,7 +440,17 @@ class _Asking:
         """Another set, under which it ran before."""
         self.heard_s = time.monotonic()
         """When the process last said something."""
-        self.is_stopping = False
+        self.stopping_s: float | None = None
+        """When the process was asked to stop."""
+
+
+class _BadEnd(Struct, frozen=True):
+    """A process that did not reach an end without an error."""
+
+    step: int
+    """How many steps it had taken when it switched for the last time."""
+    suspect: SetKey | None
+    """The set under which it ended; None stands for the base."""
 
 
 def _pairs(base: _Entry, other: _Entry) -> Iterator[tuple[RaceBlock, RaceBlock]]:

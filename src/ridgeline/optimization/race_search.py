@@ -8,9 +8,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ridgeline.optimization.candidates import Candidate, asked
-from ridgeline.optimization.race import Race, SetKey, Standing, set_key
+from ridgeline.optimization.race import CannotRace, Race, SetKey, Standing, set_key
 from ridgeline.optimization.rungs import Key, key
-from ridgeline.records.facts import Ratio
+from ridgeline.records.facts import Ratio, Reason
 from ridgeline.records.trial import Asked
 
 MAX_IN_A_HEAT = 10
@@ -46,6 +46,9 @@ class RaceOutcome(Struct, kw_only=True):
     raced: dict[Key, Raced] = {}
     measured: int = 0
     """How many sets of fixes were timed."""
+    reason: Reason | None = None
+    """Why the race ended before its end; None if it did not, or was interrupted."""
+    interrupted: bool = False
 
 
 Ask = Callable[[Sequence[Candidate], Standing | None], Sequence[Candidate]]
@@ -71,16 +74,24 @@ class RaceSearch:
         """How the kept fixes do."""
         self.control: Ratio | None = None
         self.gained = 1.0
+        self.ratio: Ratio | None = None
+        """Of the kept fixes against the baseline, if one heat has measured it."""
 
     def run(self) -> None:
-        """Race until nothing is faster, or the time is over."""
-        for _ in range(MAX_PASSES):
-            before = self.kept
-            self._combine(*self._race_singles())
-            self._race_compilers()
-            if self.kept == before or self._left_s() < MIN_HEAT_S:
-                break
-        self._leave_out()
+        """Race until nothing is faster, or the time is over. Where something else ends the race,
+        the best that is known by then is kept."""
+        try:
+            for _ in range(MAX_PASSES):
+                before = self.kept
+                self._combine(*self._race_singles())
+                self._race_compilers()
+                if self.kept == before or self._left_s() < MIN_HEAT_S:
+                    break
+            self._leave_out()
+        except (CannotRace, KeyboardInterrupt):
+            if not self.kept:
+                self._keep_alone(self._best_alone())
+            raise
 
     def _race_singles(self) -> tuple[list[Candidate], list[tuple[list[Candidate], Standing]]]:
         """Race each fix that needs no compiler beside what is kept, and the usual fixes together.
@@ -109,6 +120,15 @@ class RaceSearch:
             if all(one.fix.id != other.fix.id for other in best) and _fits(one, best):
                 best.append(one)
         return best, together
+
+    def _best_alone(self) -> list[Candidate]:
+        """Return the fix that was fastest alone; none if no fix was faster than the baseline."""
+        faster = [
+            (_value(raced.standing), raced.candidate)
+            for raced in self.raced.values()
+            if raced.standing.verdict == "FASTER" and not raced.beside
+        ]
+        return [max(faster, key=lambda pair: pair[0])[1]] if faster else []
 
     def _combine(
         self, winners: list[Candidate], raced: list[tuple[list[Candidate], Standing]]
@@ -151,6 +171,7 @@ class RaceSearch:
     def _keep(self, members: Sequence[Candidate], standing: Standing) -> None:
         applied = {one.fix for one in standing.applied}
         useful = [one for one in members if one.fix.id in applied]
+        self.ratio = None if self.kept else standing.ratio
         self.kept = (*_without_rivals(self.kept, useful), *useful)
         self._standing = standing
         self.gained *= standing.ratio.value if standing.ratio is not None else 1.0
@@ -172,6 +193,7 @@ class RaceSearch:
             without = heat.others[0]
             if without.verdict in ("SAME", "FASTER"):
                 self.kept = tuple(rest)
+                self.ratio = None
                 self._standing = without
 
     def _heat(
@@ -271,7 +293,38 @@ MAX_RACE_SHARE = 0.5
 PROOF_PROCESSES = 7
 """Fresh processes that the proof is expected to take: two of the baseline, two perturbed ones, two
 with the fixes, and one of the copy."""
-FINAL_HEAT_S = 6.0
+MIN_RACE_SHARE = 0.33
+"""Share of the time after the program has started that the race gets at least. A program that
+starts so slowly that no proof fits in either is raced all the same: in that time, fresh processes
+could not try a single fix."""
+FINAL_HEAT_S, MAX_FINAL_SHARE = 6.0, 0.2
+"""Time of the last heat, of all that is kept against the baseline, but no more than this share of
+the race."""
+
+
+class RaceBudget:
+    """What a race may spend. How long the program takes to start is known once it has started."""
+
+    def __init__(self, left_s: Callable[[], float], budget_s: float) -> None:
+        self._left_s = left_s
+        self._budget_s = budget_s
+        self.start_s: Callable[[], float] = lambda: 0.0
+
+    def left_s(self) -> float:
+        """Return the time left for racing."""
+        left_s, start_s = self._left_s(), self.start_s()
+        spent_s = self._budget_s - left_s
+        wanted_s = min(
+            left_s - PROOF_PROCESSES * start_s, MAX_RACE_SHARE * self._budget_s - spent_s
+        )
+        least_s = start_s + MIN_RACE_SHARE * (self._budget_s - start_s) - spent_s
+        return min(max(wanted_s, least_s), left_s)
+
+    def searching_s(self) -> float:
+        """Return the time left for racing before the last heat."""
+        spent_s = self._budget_s - self._left_s() - self.start_s()
+        whole_s = self.left_s() + max(spent_s, 0.0)
+        return self.left_s() - min(FINAL_HEAT_S, MAX_FINAL_SHARE * whole_s)
 
 
 def run_race(
@@ -279,35 +332,41 @@ def run_race(
     doing: Callable[[str], None],
 ) -> tuple[RaceOutcome, int]:  # fmt: skip
     """Race the fixes. Return what the race proposes, and how often the program was started. Raise
-    CannotRace if the program cannot be raced."""
-    race: Race
-
-    def racing_s() -> float:
-        """Return the time left for racing. How long a process takes to start is known once the
-        first has started."""
-        spent_s = budget_s - left_s()
-        proof_s = PROOF_PROCESSES * race.start_s
-        return min(left_s() - proof_s, MAX_RACE_SHARE * budget_s - spent_s)
-
-    race = racing.make(racing_s)
+    CannotRace if the program cannot be raced, and KeyboardInterrupt if nothing was measured before
+    it."""
+    budget = RaceBudget(left_s, budget_s)
+    race = racing.make(budget.left_s)
+    budget.start_s = lambda: race.start_s
     search = RaceSearch(
-        race, ask, left_s=lambda: racing_s() - FINAL_HEAT_S, doing=doing,
+        race, ask, left_s=budget.searching_s, doing=doing,
         compile_s=lambda one: one.fix.longer * (race.compile_s or COMPILING_GUESS_S),
     )  # fmt: skip
     ratio: Ratio | None = None
+    reason: Reason | None = None
+    interrupted = False
     try:
         search.run()
-        if search.kept:
+        if search.kept and race.stopped is None:
             doing("racing all that is kept against the baseline")
             ratio = race.heat((), [asked(search.kept)], FINAL_HEAT_S).others[0].ratio
+        if race.stopped is not None:
+            raise race.stopped
+    except CannotRace as error:
+        if not search.raced:
+            raise
+        reason = error.reason
+    except KeyboardInterrupt:
+        if not search.raced:
+            raise
+        interrupted = True
     finally:
         race.close()
     for proposal in proposals(search.kept):
         if race.compiled is not None and any(one.fix.slow_start for one in proposal):
             racing.take_compiled(asked(proposal), race.compiled, race.compile_s)
     outcome = RaceOutcome(
-        kept=search.kept, ratio=ratio, control=search.control, raced=search.raced,
-        measured=len(race.measured),
+        kept=search.kept, ratio=ratio or search.ratio, control=search.control, raced=search.raced,
+        measured=len(race.measured), reason=reason, interrupted=interrupted,
     )  # fmt: skip
     return outcome, race.starts
 

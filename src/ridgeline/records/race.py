@@ -62,6 +62,8 @@ class RaceMember(Struct, frozen=True, kw_only=True, omit_defaults=True):
     compile_s: float = 0.0
     setup_s: float = 0.0
     """Time of the steps until it was ready to be timed."""
+    steps: int = 0
+    """How many steps the process had taken by then."""
     began: bool = False
     """Whether this is written as the set is about to be applied: if the process dies, it is why."""
     error: str = ""

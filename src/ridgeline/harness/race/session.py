@@ -167,6 +167,7 @@ class RaceSession(Session):
     def _go_on(self) -> None:
         """Let the measuring go on to the next step."""
         self.layers.step_ended()
+        self.measuring.steps_taken += 1
         self._apart(next, self._steps)
         self.measuring.compile_ns = 0
 
@@ -212,6 +213,8 @@ class Measuring:
         """Time that the step which has just ended spent compiling."""
         self.input_ns = 0
         """Time of the current block spent waiting for the loader."""
+        self.steps_taken = 0
+        """Steps that the program has taken."""
         self.answer = requests.answer
 
     def steps(self) -> Iterator[None]:
@@ -258,7 +261,8 @@ class Measuring:
 
     def _begin(self, request: RaceRequest, number: int) -> None:
         """Put a set on. If the process dies under it, the last message tells that it was on."""
-        self.answer(RaceMessage(member=_member(request, number, began=True)))
+        began = _member(request, number, began=True, steps=self.steps_taken)
+        self.answer(RaceMessage(member=began))
         self._on = request, number
         self._use(request.sets[number])
 

@@ -412,7 +412,8 @@ def _ending(result: Optimized) -> Iterator[Item]:
         text = f"before everything was tried: {explain(result.stopped)}"
         yield item("stopped", text, level="warning")
     if result.race is not None and result.race.reason is not None:
-        yield item("no race", explain(result.race.reason), level="warning")
+        label = "race ended" if result.race.measured else "no race"
+        yield item(label, explain(result.race.reason), level="warning")
     yield item("took", effort(result))
     if result.time is not None:
         yield item("of it", time_spent(result.time))

@@ -93,7 +93,7 @@ def _headline_without_total(ladder: Ladder) -> tuple[str, Tone]:
 
 
 def _raced_only(result: Optimized) -> str:
-    """Return the headline of a search that won its race and had no time for the proof, else ""."""
+    """Return the headline of a search that won its race and did not come to the proof, else ""."""
     race = result.race
     if race is None or race.ratio is None or race.ratio.ci_low <= 1:
         return ""
@@ -103,7 +103,7 @@ def _raced_only(result: Optimized) -> str:
     names = " + ".join(map(titled, rungs))
     return (
         f"Not proven: {names}: {gained(result.measured, race.ratio)} in the race; "
-        "there was no time to check the results in fresh processes"
+        "the results were not checked in fresh processes"
     )
 
 
