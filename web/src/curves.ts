@@ -18,6 +18,15 @@ export function drawCurves(stage: HTMLElement, data: Curves): void {
   const rows = data.stacked ? stacked(own) : own;
   let plot: uPlot | null = null;
   let hidden = data.curves.map(() => false);
+  const counted = data.x.map((x) => !data.bands.some((band) => band.start <= x && x <= band.end));
+  const tops = data.x.map((_, i) => Math.max(...rows.map((row) => row[i] ?? 0)));
+  // Steps that no figure counts may be many times as long as the others: they do not set the scale.
+  const highest = (u: uPlot, otherwise: number): number => {
+    const { min = -Infinity, max = Infinity } = u.scales.x ?? {};
+    const seen = tops.filter((_, i) => counted[i] && data.x[i]! >= (min ?? -Infinity) && data.x[i]! <= (max ?? Infinity));
+    const isWhole = hidden.every((one) => !one);
+    return data.bands.length && isWhole && seen.length ? Math.max(...seen) : otherwise;
+  };
   whenShown(stage, () => {
     if (plot) hidden = plot.series.slice(1).map((one) => !one.show).reverse();
     plot?.destroy();
@@ -35,7 +44,7 @@ export function drawCurves(stage: HTMLElement, data: Curves): void {
       {
         width: stage.clientWidth,
         height: HEIGHT,
-        scales: { x: { time: false }, y: { range: (_, low, high) => [Math.min(0, low), high * 1.05 || 1] } },
+        scales: { x: { time: false }, y: { range: (u, low, high) => [Math.min(0, low), 1.05 * highest(u, high) || 1] } },
         axes: [{ ...axis(data.x_unit, 0), label: data.x_name, labelSize: 18, labelFont: "11px system-ui, sans-serif" }, axis(data.unit, 1)],
         cursor: { drag: { x: true, y: false }, points: { show: !data.stacked } },
         legend: { live: true },
@@ -84,7 +93,9 @@ function markAll(plot: uPlot, data: Curves): void {
   ctx.setLineDash([4, 3]);
   ctx.textBaseline = "top";
   for (const band of data.bands) {
-    ctx.fillText(band.text, Math.max(plot.valToPos(band.start, "x", true), bbox.left) + 4, bbox.top + 3);
+    const from = Math.max(plot.valToPos(band.start, "x", true), bbox.left);
+    const room = Math.min(plot.valToPos(band.end, "x", true), bbox.left + bbox.width) - from;
+    if (ctx.measureText(band.text).width + 8 < room) ctx.fillText(band.text, from + 4, bbox.top + 3);
   }
   for (const mark of data.marks) {
     const x = plot.valToPos(mark.at, "x", true);
