@@ -327,7 +327,7 @@ def test_a_trial_that_cannot_begin_ends_at_once_and_says_why(tmp_path: Path) -> 
     )
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
     assert done.returncode == 1
-    assert "no trial: FileNotFoundError" in done.stderr
+    assert "not begun: FileNotFoundError" in done.stderr
     assert done.stdout == ""
 
 

@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ridgeline.comparison.training_child import LOSSES, SEED, Losses
+from ridgeline.comparison.program_recorder import RecordPlan, run_recorded
+from ridgeline.equality.scripts import ProgramRecord
 from ridgeline.errors import TargetError, UsageError
-from ridgeline.harness.capture import launch
-from ridgeline.harness.usercode.child_process import Ended, no_leftovers, run_to_end
+from ridgeline.harness.usercode.child_process import Ended
 from ridgeline.measure.clock import Deadline
 from ridgeline.records.facts import Place, Reason, because
 from ridgeline.records.parity import (
@@ -45,6 +44,9 @@ MIN_SEEDS = 2
 FINAL_SHARE = 0.1
 """The last tenth of the losses (100 at most) makes the final loss: a single one is the loss of one
 batch."""
+FIRST_LOSSES = 3
+"""Losses that show whether the seed has an effect. The first alone does not: with a last layer of
+zeros it is the same for every seed."""
 SEED_PLACE = "{seed}"
 MAX_EQUAL_LOSS_DIFFERENCE = 1e-5
 """First losses that agree to this share for two seeds come from the same weights and data; kernels
@@ -174,20 +176,24 @@ class _Trainings:
         self._watching.begins(arm, seed)
         home = self._folder / f"{arm}-{seed}"
         home.mkdir()
-        # The boot of the program waits for a watcher that holds this lock; there is none here.
-        (home / ".watch-rank0.lock").touch()
         target = self._targets[arm]
-        arguments = [word.replace(SEED_PLACE, str(seed)) for word in target.arguments]
-        command = launch.command(target.kind, target.name, arguments)
+        arguments = tuple(word.replace(SEED_PLACE, str(seed)) for word in target.arguments)
         printed = home / "output"
         left_s = self._deadline.left_s()
         limit_s = min(self._settings.timeout_s, left_s)
-        with no_leftovers(launch.IN_A_TRIAL, str(home)):
-            environment = self._environment(arm, seed, home)
-            ended = run_to_end(command, environment, limit_s, keep_output=printed)
+        ended, records = run_recorded(
+            replace(target, arguments=arguments),
+            home,
+            RecordPlan(seed=seed),
+            # What one program compiled must not be found ready by the other.
+            compiled=self._folder / f"inductor-{arm}",
+            limit_s=limit_s,
+            device=self._settings.device,
+            keep_output=printed,
+        )
         if ended.code is None and left_s <= self._settings.timeout_s:
             raise _Stopped(_early(OutcomeCode.OUT_OF_TIME, done, self._settings))
-        training = _read(home, printed, self._settings.metric)
+        training = _read(records, printed, self._settings.metric)
         training = replace(training, arm=arm, seed=seed, wall_s=ended.wall_ns / 1e9)
         self.finished.append(training)
         if ended.code != 0:
@@ -201,19 +207,6 @@ class _Trainings:
         if training.failure is None and not done and not self._is_comparable():
             raise self._without_metric(arm, ended)
         return training
-
-    def _environment(self, arm: Arm, seed: int, home: Path) -> dict[str, str]:
-        environment = launch.environment(home, 0, "ridgeline.comparison.training_child")
-        environment[launch.IN_A_TRIAL] = str(home)
-        environment[SEED] = str(seed)
-        # A vocabulary made from a set of words has another order in every process.
-        environment.setdefault("PYTHONHASHSEED", str(seed % 2**32))
-        # What one program compiled must not be found ready by the other.
-        environment["TORCHINDUCTOR_CACHE_DIR"] = str(self._folder / f"inductor-{arm}")
-        if self._settings.device is not None:
-            kind, _, index = self._settings.device.partition(":")
-            environment["CUDA_VISIBLE_DEVICES"] = "" if kind == "cpu" else index or "0"
-        return environment
 
     def _is_comparable(self) -> bool:
         """Return whether all trainings so far show the same thing that can be compared."""
@@ -248,13 +241,10 @@ def _failure(ended: Ended, limit_s: float) -> Reason:
     return because(TrialFailure.EXITED, exit_code=ended.code, last_line=last_line)
 
 
-def _read(home: Path, printed: Path, metric: str) -> Training:
+def _read(records: Sequence[ProgramRecord], printed: Path, metric: str) -> Training:
     """Return what a training left behind. Each process of several has its own losses, of its own
     part of the batches; their mean is the loss of the training."""
-    records = [
-        msgspec.msgpack.decode(file.read_bytes(), type=Losses) for file in sorted(home.glob(LOSSES))
-    ]
-    records = [record for record in records if record.count]
+    records = [record for record in records if record.loss_count]
     finals = [_final(record) for record in records]
     with open(printed, encoding="utf-8", errors="replace") as lines:
         number = printed_number(lines, metric)
@@ -264,16 +254,16 @@ def _read(home: Path, printed: Path, metric: str) -> Training:
         seed=0,
         final_loss=fmean(loss for loss, _ in finals) if finals else None,
         averaged=finals[0][1] if finals else 0,
-        losses=records[0].count if records else 0,
-        first_losses=records[0].first if records else (),
+        losses=records[0].loss_count if records else 0,
+        first_losses=records[0].losses[:FIRST_LOSSES] if records else (),
         printed=value,
         resolution=resolution,
     )
 
 
-def _final(record: Losses) -> tuple[float, int]:
+def _final(record: ProgramRecord) -> tuple[float, int]:
     """Return the final loss, and how many losses it is the mean of."""
-    last = record.last[-max(round(FINAL_SHARE * record.count), 1) :]
+    last = record.last_losses[-max(round(FINAL_SHARE * record.loss_count), 1) :]
     return fmean(last), len(last)
 
 

@@ -14,7 +14,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import unittest
 from time import monotonic
@@ -35,6 +34,7 @@ from ridgeline.comparison.contenders import (
     Warmed,
 )
 from ridgeline.errors import RidgelineError, TargetError
+from ridgeline.harness.usercode.child_process import Child, visible_device
 from ridgeline.measure.clock import BudgetEnded, Deadline
 from ridgeline.measure.timing import Block
 from ridgeline.records.comparison import Guard, Surroundings
@@ -42,8 +42,6 @@ from ridgeline.records.comparison import Guard, Surroundings
 if TYPE_CHECKING:  # it brings torch, which the asking process does without
     from ridgeline.comparison.host import Host
 
-MAX_LINES_SHOWN = 6
-"""Lines of what a child printed that are shown when it died."""
 DEFAULT_TIMEOUT_S = 300.0
 START_TIMEOUT_S = 300.0
 """Time limit for importing torch: 2 s as a rule, a minute from a cold network disk."""
@@ -100,16 +98,12 @@ class RemoteHost:
         self._deadline = deadline
         self._device = device
         self._doing, self._stage = "starting", "open"
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the child)
         questions, self._to_child = os.pipe()
         self._from_child, answers = os.pipe()
-        environment = os.environ | ({} if device is None else _visible(device))
-        self._process = subprocess.Popen(
+        self._child = Child(
             [sys.executable, "-m", "ridgeline.comparison.remote_host", str(questions),
              str(answers), str(int(cold))],
-            stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said,
-            pass_fds=(questions, answers), env=environment,
-            start_new_session=True,  # Ctrl-C is ours: the child must not die of it
+            os.environ | visible_device(device), pass_fds=(questions, answers),
         )  # fmt: skip
         os.close(questions)
         os.close(answers)
@@ -123,18 +117,12 @@ class RemoteHost:
         for end in (self._to_child, self._from_child):
             with contextlib.suppress(OSError):
                 os.close(end)
-        if not self._is_over():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=1.0)  # DataLoader workers end well when asked to
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._said.close()
+        # DataLoader workers end well when asked to.
+        self._child.end(0.0 if self._is_over() else 1.0)
 
     def printed_lines(self) -> int:
         """Return how many lines the workloads have printed so far."""
-        self._said.seek(0)
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: self._said.read(1 << 20), b""))
+        return self._child.printed_lines()
 
     def ask(self, method: str, **arguments: Any) -> Any:
         """Ask the `Host` in the child; its answer has the type that the method returns."""
@@ -191,20 +179,17 @@ class RemoteHost:
 
     def _died(self) -> RidgelineError:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=2.0)
-        code = self._process.poll()
+            self._child.process.wait(timeout=2.0)
+        code = self._child.process.poll()
         if code is not None and code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
             if -code == signal.SIGKILL:
                 how += " (often: out of memory)"
         else:
             how = f"ended its process (exit code {code})"
-        return TargetError(f"{self._doing} {how}", self._last_words())
-
-    def _last_words(self) -> str:
-        self._said.seek(0)
-        lines = [line for line in self._said.read().decode(errors="replace").splitlines() if line]
-        return "\n  ".join(["it said:", *lines[-MAX_LINES_SHOWN:]]) if lines else ""
+        lines = self._child.last_lines()
+        said = "\n  ".join(["it said:", *lines]) if lines else ""
+        return TargetError(f"{self._doing} {how}", said)
 
 
 def remote_for(options: Options) -> RemoteHost:
@@ -214,11 +199,6 @@ def remote_for(options: Options) -> RemoteHost:
         timeout_s=options.timeout_s or DEFAULT_TIMEOUT_S,
         deadline=options.deadline,
     )
-
-
-def _visible(device: str) -> dict[str, str]:
-    kind, _, index = device.partition(":")
-    return {"CUDA_VISIBLE_DEVICES": "" if kind == "cpu" else index or "0"}
 
 
 class _Answers:

@@ -1,8 +1,6 @@
 """Scripts compared: each is run again and again, every time in a fresh process."""
 
 import math
-import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -11,7 +9,6 @@ from statistics import median
 from time import perf_counter_ns
 from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -27,13 +24,15 @@ from ridgeline.comparison.contenders import (
 )
 from ridgeline.comparison.functions import spent_s, without_broken
 from ridgeline.comparison.preparation import CLOSING_S, Settling
+from ridgeline.comparison.program_recorder import RecordPlan, run_recorded
 from ridgeline.comparison.verdicts import assemble
-from ridgeline.equality.scripts import ScriptRecord, compare_scripts
+from ridgeline.equality.scripts import ProgramRecord, compare_scripts
 from ridgeline.errors import TargetError, UsageError
-from ridgeline.harness.usercode.child_process import Ended, run_to_end
+from ridgeline.harness.usercode.child_process import Ended
 from ridgeline.measure.clock import BudgetEnded, Reading
 from ridgeline.measure.timing import Block, Rounds
 from ridgeline.records.comparison import Comparison
+from ridgeline.records.run import Target
 from ridgeline.statistics.samples import pace, settled
 
 MIN_STEP_INTERVALS = 8
@@ -46,7 +45,7 @@ By = Literal["step", "run"]
 class ScriptRun(Struct, frozen=True, kw_only=True):
     """One run: what the script's process recorded, and what was measured from outside."""
 
-    record: ScriptRecord
+    record: ProgramRecord
     wall_ns: float
     cpu_ns: float
     peak_rss_bytes: int
@@ -67,24 +66,26 @@ class ScriptRuns:
 
     def run(self) -> ScriptRun:
         """Run the script once more, from start to end."""
-        result = self._folder / "record.json"
-        result.unlink(missing_ok=True)
         options = self._options
-        command = [
-            sys.executable, "-m", "ridgeline.comparison.script_child", str(result),
-            str(options.seed), str(options.steps or 0), self.script, *options.arguments,
-        ]  # fmt: skip
         limit = options.timeout_s or DEFAULT_TIMEOUT_S
         left = math.inf if options.deadline is None else options.deadline.left_s()
         if left <= 0:
             raise BudgetEnded("run", self.script)
-        ended = run_to_end(command, self._environment(), min(limit, left))
+        ended, records = run_recorded(
+            Target(kind="script", name=self.script, arguments=options.arguments),
+            self._folder,
+            RecordPlan(seed=options.seed, steps=True, max_steps=options.steps or 0),
+            # Code that one variant compiled must not be found ready by another.
+            compiled=self._folder / "inductor",
+            limit_s=min(limit, left),
+            device=options.device,
+        )
         if ended.code is None and left < limit:
             raise BudgetEnded("run", self.script)
         if ended.code != 0:
             raise self._failed(ended, limit)
         run = ScriptRun(
-            record=_read(result),
+            record=records[0] if records else ProgramRecord(),  # it may have no torch
             wall_ns=ended.wall_ns,
             cpu_ns=ended.cpu_ns,
             peak_rss_bytes=ended.peak_rss_bytes,
@@ -95,15 +96,6 @@ class ScriptRuns:
     def block(self, by: By) -> Block:
         """Take one sample of a round."""
         return Block(reading(self.run(), by), 1)
-
-    def _environment(self) -> dict[str, str]:
-        # Code that one variant compiled must not be found ready by another.
-        own = {"TORCHINDUCTOR_CACHE_DIR": str(self._folder / "inductor")}
-        device = self._options.device
-        if device is not None:
-            kind, _, index = device.partition(":")
-            own["CUDA_VISIBLE_DEVICES"] = "" if kind == "cpu" else index or "0"
-        return os.environ | own
 
     def _failed(self, ended: Ended, limit: float) -> TargetError:
         if ended.code is None:
@@ -137,13 +129,6 @@ def reading(run: ScriptRun, by: By) -> Reading:
     if run.record.clock != "wall" or not thread or not sleeps:
         return plain
     return replace(plain, thread_ns=median(thread), sleeps=round(median(sleeps)))
-
-
-def _read(path: Path) -> ScriptRecord:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ScriptRecord)
-    except OSError:  # os._exit(0): it ended well, and recorded nothing
-        return ScriptRecord()
 
 
 def compare_script_files(scripts: Sequence[str], options: Options, say: Say) -> Comparison:

@@ -7,9 +7,12 @@ from msgspec import Struct
 
 from ridgeline.records.comparison import Results
 
+MAX_RECORDED_LOSSES = 1_000
+"""Losses and parameters of a program that are recorded for comparing results."""
 
-class ScriptRecord(Struct, frozen=True, kw_only=True):
-    """One run of a script, written by the child process at its end."""
+
+class ProgramRecord(Struct, frozen=True, kw_only=True):
+    """One run of a program, written by its process at its end."""
 
     step_ns: tuple[float, ...] = ()
     """Time from the end of one optimizer step to the end of the next."""
@@ -21,7 +24,10 @@ class ScriptRecord(Struct, frozen=True, kw_only=True):
     """
     steps: int = 0
     losses: tuple[float, ...] = ()
-    """Scalars on which backward was called, in order."""
+    """Scalars on which backward was called, in order: the first ones."""
+    last_losses: tuple[float, ...] = ()
+    loss_count: int = 0
+    """The number of all losses."""
     parameter_norms: tuple[float, ...] = ()
     """Final norm of every parameter that an optimizer updated."""
     parameter_sizes: tuple[int, ...] = ()
@@ -48,7 +54,7 @@ MAX_BASELINE_DIFFERENCE = 0.01
 
 
 def compare_scripts(
-    baseline: ScriptRecord, again: ScriptRecord, candidate: ScriptRecord, rtol: float | None
+    baseline: ProgramRecord, again: ProgramRecord, candidate: ProgramRecord, rtol: float | None
 ) -> Results:
     """Compare the candidate with the baseline. `again` is another run of the baseline, which shows
     how far its runs lie apart."""
@@ -79,7 +85,7 @@ def compare_scripts(
 
 
 def _judge(
-    baseline: ScriptRecord, candidate: ScriptRecord, worst: float, allowed: float, own: float
+    baseline: ProgramRecord, candidate: ProgramRecord, worst: float, allowed: float, own: float
 ) -> Results:
     losses, norms = baseline.losses[:COMPARED_LOSSES], baseline.parameter_norms
     compared = len(losses) + len(norms)
@@ -111,7 +117,7 @@ def _judge(
     )
 
 
-def _explain_outliers(baseline: ScriptRecord, candidate: ScriptRecord, allowed: float) -> str:
+def _explain_outliers(baseline: ProgramRecord, candidate: ProgramRecord, allowed: float) -> str:
     """Return a sentence on the few parameters that are off, if everything else agrees; else ""."""
     ours, theirs = baseline.parameter_norms, candidate.parameter_norms
     if len(ours) != len(theirs) or not all(map(math.isfinite, (*ours, *theirs))):
@@ -137,7 +143,7 @@ def _explain_outliers(baseline: ScriptRecord, candidate: ScriptRecord, allowed: 
     )
 
 
-def _numbers(record: ScriptRecord) -> Sequence[float]:
+def _numbers(record: ProgramRecord) -> Sequence[float]:
     return (*record.losses[:COMPARED_LOSSES], *record.parameter_norms)
 
 

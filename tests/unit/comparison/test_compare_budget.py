@@ -148,12 +148,12 @@ def test_a_script_is_ended_at_the_deadline(monkeypatch: pytest.MonkeyPatch, tmp_
     options = Options(budget_s=20.0, deadline=Deadline(20.0, now=clock))
     limits: list[float] = []
 
-    def run_to_end(command: Any, environment: Any, limit_s: float) -> Ended:
+    def run_recorded(*program: Any, limit_s: float, **how: Any) -> tuple[Ended, list[Any]]:
         limits.append(limit_s)
         clock.now_s += limit_s
-        return Ended(code=None, wall_ns=int(1e9 * limit_s))
+        return Ended(code=None, wall_ns=int(1e9 * limit_s)), []
 
-    monkeypatch.setattr(scripts, "run_to_end", run_to_end)
+    monkeypatch.setattr(scripts, "run_recorded", run_recorded)
     variant = scripts.ScriptRuns("train.py", options, tmp_path / "variant")
     clock.now_s = 4.0
     for _ in range(2):

@@ -1,11 +1,10 @@
 """Whole trainings over several seeds: what is read of them, and the verdict."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from ridgeline.comparison import outcome as outcomes
@@ -16,7 +15,8 @@ from ridgeline.comparison.outcome import (
     printed_number,
     seeding_in,
 )
-from ridgeline.comparison.training_child import SEED, Losses
+from ridgeline.comparison.program_recorder import RecordPlan
+from ridgeline.equality.scripts import ProgramRecord
 from ridgeline.errors import TargetError, UsageError
 from ridgeline.harness.usercode.child_process import Ended
 from ridgeline.measure.clock import Deadline
@@ -44,23 +44,22 @@ class Machine:
         return self.now_s
 
     def __call__(
-        self, command: Sequence[str], environment: Mapping[str, str], limit_s: float, *,
-        keep_output: Path,
-    ) -> Ended:  # fmt: skip
-        self.commands.append(list(command))
+        self, target: Target, home: Path, plan: RecordPlan, *, compiled: Path, limit_s: float,
+        device: str | None, keep_output: Path,
+    ) -> tuple[Ended, list[ProgramRecord]]:  # fmt: skip
+        self.commands.append([target.name, *target.arguments])
         if self._takes_s > limit_s:
             self.now_s += limit_s
             keep_output.touch()
-            return Ended(code=None, wall_ns=round(1e9 * limit_s))
+            return Ended(code=None, wall_ns=round(1e9 * limit_s)), []
         self.now_s += self._takes_s
-        script = next(word for word in command if word.endswith(".py"))
-        losses, printed, code = self._answer(script, int(environment[SEED]))
+        losses, printed, code = self._answer(target.name, plan.seed)
         keep_output.write_text(printed)
-        record = Losses(first=tuple(losses[:3]), last=tuple(losses[-100:]), count=len(losses))
-        file = keep_output.parent / "losses-rank0.msgpack"
-        file.write_bytes(msgspec.msgpack.encode(record))
+        record = ProgramRecord(
+            losses=tuple(losses), last_losses=tuple(losses[-100:]), loss_count=len(losses)
+        )
         lines = tuple(printed.splitlines()[-6:])
-        return Ended(code=code, wall_ns=round(1e9 * self._takes_s), last_lines=lines)
+        return Ended(code=code, wall_ns=round(1e9 * self._takes_s), last_lines=lines), [record]
 
 
 def run(
@@ -72,7 +71,7 @@ def run(
     **settings: Any,
 ) -> TrainingOutcome:
     machine = Machine(answer)
-    monkeypatch.setattr(outcomes, "run_to_end", machine)
+    monkeypatch.setattr(outcomes, "run_recorded", machine)
     deadline = Deadline(budget_s, now=machine.clock)
     asked = OutcomeSettings(deadline=deadline, **settings)
     outcome = compare_outcomes(BASELINE, CANDIDATE, asked, watching)
@@ -143,7 +142,7 @@ def test_an_interval_wider_than_the_margin_is_undecided_and_says_how_many_seeds_
 
 def test_the_seed_is_put_into_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(shifted(0.0))
-    monkeypatch.setattr(outcomes, "run_to_end", machine)
+    monkeypatch.setattr(outcomes, "run_recorded", machine)
     outcome = compare_outcomes(BASELINE, CANDIDATE, OutcomeSettings(seeds=2, first_seed=7))
     assert [command[-1] for command in machine.commands] == ["7", "7", "8", "8"]
     assert outcome.seed_argument
@@ -274,11 +273,11 @@ def test_a_program_without_the_metric_is_refused_after_one_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine = Machine(lambda script, seed: (losses(1.0), "val acc 0.5\n", 0))
-    monkeypatch.setattr(outcomes, "run_to_end", machine)
+    monkeypatch.setattr(outcomes, "run_recorded", machine)
     with pytest.raises(TargetError, match="val f1"):
         compare_outcomes(BASELINE, CANDIDATE, OutcomeSettings(metric="val f1"))
     assert len(machine.commands) == 1
-    monkeypatch.setattr(outcomes, "run_to_end", Machine(lambda script, seed: ([], "done\n", 0)))
+    monkeypatch.setattr(outcomes, "run_recorded", Machine(lambda script, seed: ([], "done\n", 0)))
     with pytest.raises(TargetError, match="no loss"):
         compare_outcomes(BASELINE, CANDIDATE, OutcomeSettings())
 

@@ -4,15 +4,15 @@ import math
 
 import pytest
 
-from ridgeline.equality.scripts import ScriptRecord, compare_scripts
+from ridgeline.equality.scripts import ProgramRecord, compare_scripts
 
 LOSSES = tuple(2.0 / (1 + step) for step in range(40))
 NORMS = (3.0, 4.0, 0.0)
 
 
-def record(**changed: object) -> ScriptRecord:
+def record(**changed: object) -> ProgramRecord:
     values: dict[str, object] = {"losses": LOSSES, "steps": 40, "parameter_norms": NORMS}
-    return ScriptRecord(**{**values, **changed})  # type: ignore[arg-type]
+    return ProgramRecord(**{**values, **changed})  # type: ignore[arg-type]
 
 
 def scaled(by: float) -> tuple[float, ...]:
@@ -80,7 +80,7 @@ def test_a_baseline_that_is_not_repeatable_compares_nothing() -> None:
 
 
 def test_scripts_without_losses_are_not_called_equal() -> None:
-    found = compare_scripts(ScriptRecord(), ScriptRecord(), ScriptRecord(), None)
+    found = compare_scripts(ProgramRecord(), ProgramRecord(), ProgramRecord(), None)
     assert found.status == "not compared"
 
 

@@ -4,17 +4,22 @@ program's own, or as its child; and what a program that begins under us does fir
 import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ridgeline.records.run import TargetKind
+import msgspec
+
+from ridgeline.harness.usercode.child_process import Child, Ended, no_leftovers, run_to_end
+from ridgeline.records.run import Target, TargetKind
 
 _BOOT = Path(__file__).parent / "boot"
 _PACKAGE_HOME = Path(__file__).parents[3]
 IN_A_TRIAL = "RIDGELINE_TRIAL"
 """A variable set to the folder of a trial, or of a whole training. By it the program can see that
 it runs in one, and we find the processes that it leaves behind."""
+PLAN = "plan.json"
+"""Name of the file that tells a fresh process of the program what to do there."""
 _LAUNCHERS = (
     "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate",
     "accelerate.commands.launch", "accelerate.commands.accelerate_cli",
@@ -70,6 +75,52 @@ def environment(directory: Path, rank: int, begins: str = "") -> dict[str, str]:
     boot = [str(directory.absolute()), str(_PACKAGE_HOME), str(rank), *([begins] if begins else [])]
     own["RIDGELINE_BOOT"] = "\n".join(boot)
     return own
+
+
+class FreshProgram:
+    """A fresh process of a program in which ours begins: a trial, a race, a whole training, or a
+    run of a script that is timed. `begin` of the module `begins` is called there once the program
+    has imported torch, and finds the plan in `directory`."""
+
+    def __init__(
+        self, target: Target, directory: Path, begins: str, plan: Any, *, seed: int, compiled: Path
+    ) -> None:
+        """`compiled` is the folder of what the program compiles: what was compiled for one purpose
+        must not be found ready by another."""
+        (directory / PLAN).write_bytes(msgspec.json.encode(plan))
+        self.command = command(target.kind, target.name, target.arguments)
+        self.environment = environment(directory, 0, begins)
+        self.environment["TORCHINDUCTOR_CACHE_DIR"] = str(compiled.absolute())
+        self.environment[IN_A_TRIAL] = self.mark = str(directory.absolute())
+        # A vocabulary made from a set of words has another order in every process.
+        self.environment.setdefault("PYTHONHASHSEED", str(seed % 2**32))
+
+    def start(self) -> Child:
+        return Child(self.command, self.environment)
+
+    def run(
+        self,
+        limit_s: float,
+        *,
+        variables: Mapping[str, str] | None = None,
+        look: Callable[[int], None] | None = None,
+        keep_output: Path | None = None,
+    ) -> Ended:
+        """Run the program to its end, but no longer than `limit_s`, with these variables added to
+        its environment. Nothing that it starts is left behind."""
+        own = self.environment | dict(variables or {})
+        with no_leftovers(IN_A_TRIAL, self.mark):
+            return run_to_end(self.command, own, limit_s, look, keep_output)
+
+
+def begin_or_exit(begin: Callable[[], None]) -> None:
+    """Begin our part of a fresh process. If that fails, end the process: the program would run to
+    its end for nothing."""
+    try:
+        begin()
+    except Exception as error:
+        print(f"ridgeline: not begun: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 def replace_process(arguments: Sequence[str], variables: dict[str, str] | None = None) -> None:

@@ -1,6 +1,7 @@
 """The program's exit: write how it ended, wait for the watcher's report, and remove temporary files
 if the program is ended by force."""
 
+import atexit
 import contextlib
 import gc
 import os
@@ -8,6 +9,7 @@ import sys
 import tempfile
 import warnings
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns, sleep
 from typing import Any
@@ -71,19 +73,57 @@ def farewell(directory: str, rank: str) -> None:
         wait_for(run.lock_file(int(rank)), MAX_WATCHER_WAIT_S)
 
 
-def exit_at_once(run: RunDirectory, rank: int, world: int) -> None:
-    """End the process without running any more of the program's code. No exception is raised,
-    because a `finally` that writes a checkpoint, an `except` clause, or a loop that goes on after
-    exceptions would see it. This function does not return."""
+def exit_at_once(
+    *last_words: Callable[[], object], world: int = 1, leave: Callable[[int], object] = os._exit
+) -> None:
+    """End the process without running any more of the program's code, after `last_words`, which may
+    fail. No exception is raised, because a `finally` that writes a checkpoint, an `except` clause,
+    or a loop that goes on after exceptions would see it. This function does not return."""
     try:
-        farewell(str(run.path), str(rank))
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        speak(*last_words)
         if world > 1:
             sleep(OTHER_RANKS_WAIT_S)
-        remove_temporary_files()
+        with contextlib.suppress(Exception):
+            remove_temporary_files()
     finally:
-        os._exit(0)
+        leave(0)
+
+
+def speak(*last_words: Callable[[], object]) -> None:
+    """Do what is left to be done before a forced exit, and flush what the program printed."""
+    for do in (*last_words, *(one.flush for one in (sys.stdout, sys.stderr) if one is not None)):
+        with contextlib.suppress(Exception):  # a record that cannot be written is missed later
+            do()
+
+
+class LastWords:
+    """Does a program's last work of ours, however it ends: by itself, by `os._exit`, which runs no
+    exit handler, or at once. A fork that ends by itself does nothing."""
+
+    def __init__(self, *words: Callable[[], object], world: int = 1) -> None:
+        self._words = words
+        self._world = world
+        self._pid = os.getpid()
+        self._exit = os._exit
+
+    def install(self) -> None:
+        atexit.register(self._first)
+        os._exit = self._program_exits  # type: ignore[assignment]
+
+    def at_once(self) -> None:
+        """End the program. This does not return."""
+        if os.getpid() == self._pid:
+            exit_at_once(*self._words, world=self._world, leave=self._exit)
+        self._exit(0)
+
+    def _first(self) -> None:
+        if os.getpid() == self._pid:
+            self._words[0]()
+
+    def _program_exits(self, status: int) -> None:
+        if os.getpid() == self._pid:
+            speak(*self._words)
+        self._exit(status)
 
 
 def ending() -> tuple[Status, str]:

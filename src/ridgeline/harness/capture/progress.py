@@ -23,7 +23,7 @@ from ridgeline.harness.capture.inventory import (
 )
 from ridgeline.harness.capture.memory_watch import MemoryReadings
 from ridgeline.harness.capture.pause_watch import PauseWatch
-from ridgeline.harness.capture.program_exit import exit_at_once
+from ridgeline.harness.capture.program_exit import exit_at_once, farewell
 from ridgeline.harness.capture.recording import Compiling, Journal, Recording
 from ridgeline.harness.capture.step_boundaries import End, Stepping
 from ridgeline.harness.capture.step_counts import Counts, Draft, Drafts, Losses
@@ -364,7 +364,8 @@ class Progress:
         with contextlib.suppress(OSError):
             self._journal.directory.stopping_file.touch()
         if self._settings.at_once:
-            exit_at_once(self._journal.directory, self._journal.rank, self._world)
+            path, rank = self._journal.directory.path, self._journal.rank
+            exit_at_once(lambda: farewell(str(path), str(rank)), world=self._world)
 
     def farewell(self, ended: Status, why: str) -> bool:
         """Close everything of ours, and write all that is known. Return whether the last capture

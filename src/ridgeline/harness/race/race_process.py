@@ -1,20 +1,14 @@
 """The process of a race, seen from outside: started, asked, and started again when it has ended."""
 
-import contextlib
-import os
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
-from ridgeline.harness.capture import launch
+from ridgeline.harness.capture.launch import IN_A_TRIAL, FreshProgram
 from ridgeline.harness.race.requests import ANSWERS, request_file
-from ridgeline.harness.trials.begin import PLAN
 from ridgeline.harness.trials.trial_process import COMPILED, failure_of
 from ridgeline.harness.usercode.child_process import Ended, end_leftovers
 from ridgeline.records.facts import Reason, because
@@ -23,7 +17,6 @@ from ridgeline.records.run import Target
 from ridgeline.records.trial import TrialFailure
 
 _POLL_S = 0.005
-_KEPT_LINES = 6
 
 
 class RaceProcess:
@@ -34,18 +27,11 @@ class RaceProcess:
         self.compiled = (home / COMPILED).absolute()
         """Folder of what the race compiles: a process that proves it finds it there."""
         self._directory = Path(tempfile.mkdtemp(prefix="race-", dir=home))
-        (self._directory / PLAN).write_bytes(msgspec.json.encode(plan))
-        environment = launch.environment(self._directory, 0, "ridgeline.harness.race.begin")
-        environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.compiled)
-        environment[launch.IN_A_TRIAL] = str(self._directory.absolute())
-        environment.setdefault("PYTHONHASHSEED", str(plan.seed % 2**32))
-        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 # open as long as it runs
-        self._began_ns = time.perf_counter_ns()
-        self._process = subprocess.Popen(
-            launch.command(target.kind, target.name, target.arguments),
-            stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
-            env=environment, start_new_session=True,
+        self._program = FreshProgram(
+            target, self._directory, "ridgeline.harness.race.begin", plan,
+            seed=plan.seed, compiled=self.compiled,
         )  # fmt: skip
+        self._child = self._program.start()
         self._requests = 0
         self._read = 0
 
@@ -63,7 +49,7 @@ class RaceProcess:
         """Yield answers as they come, and None while none comes. End when the process has ended
         and all is read, or at `deadline_s` of the monotonic clock."""
         while True:
-            ended = self._process.poll() is not None
+            ended = not self._child.is_running
             known = self._new_messages()
             yield from known
             if (ended and not known) or time.monotonic() > deadline_s:
@@ -85,31 +71,21 @@ class RaceProcess:
 
     @property
     def is_running(self) -> bool:
-        return self._process.poll() is None
+        return self._child.is_running
 
     def failure(self) -> Reason | None:
         """Return why the program ended; None if it ended by itself without an error."""
-        code = self._process.poll()
+        code = self._child.process.poll()
         if code == 0:
             return None
         if code is None:
             return because(TrialFailure.TIMED_OUT, limit_s=0.0, step=None)
-        ended = Ended(code=code, wall_ns=0, last_lines=self._last_lines())
+        ended = Ended(code=code, wall_ns=0, last_lines=self._child.last_lines())
         return failure_of(ended, 0.0, self._directory)
-
-    def _last_lines(self) -> tuple[str, ...]:
-        self._output.seek(0)
-        lines = self._output.read().decode(errors="replace").splitlines()
-        return tuple(line for line in lines if line.strip())[-_KEPT_LINES:]
 
     def end(self, patience_s: float = 2.0) -> None:
         """End the program and whatever it has started."""
         if self.is_running:
             self.ask(RaceRequest(number=0, end=True))
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(patience_s)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        end_leftovers(launch.IN_A_TRIAL, str(self._directory.absolute()))
-        self._output.close()
+        self._child.end(patience_s)
+        end_leftovers(IN_A_TRIAL, self._program.mark)

@@ -16,24 +16,19 @@ from ridgeline.harness.trials.random_draws import LoaderDraws
 from ridgeline.harness.trials.session import OutputSeams, TrialSession, apply_fixes
 from ridgeline.records.trial import Plan
 
-PLAN = "plan.json"
 RANKS = "ranks"
 """Name of the folder for the processes that a launcher starts."""
 
 
 def begin(torch: Any, directory: str) -> None:
-    try:
-        _begin(torch, Path(directory))
-    except Exception as error:  # the program would run to its end, for nothing
-        print(f"ridgeline: no trial: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        os._exit(1)
+    launch.begin_or_exit(lambda: _begin(torch, Path(directory)))
 
 
 def _begin(torch: Any, home: Path) -> None:
     if launch.is_launcher(sys.orig_argv):
         _begin_in_children(home)
         return
-    plan = msgspec.json.decode((home / PLAN).read_bytes(), type=Plan)
+    plan = msgspec.json.decode((home / launch.PLAN).read_bytes(), type=Plan)
     launch.seed_generators(torch, plan.seed)
     rank = int(os.environ.get("RANK", "0") or 0)
     world = int(os.environ.get("WORLD_SIZE", "1") or 1)
@@ -53,5 +48,5 @@ def _begin_in_children(home: Path) -> None:
     """Make the processes that this one starts begin a trial."""
     ranks = home / RANKS
     ranks.mkdir(exist_ok=True)
-    (ranks / PLAN).write_bytes((home / PLAN).read_bytes())
+    (ranks / launch.PLAN).write_bytes((home / launch.PLAN).read_bytes())
     launch.begin_in_children(ranks, "ridgeline.harness.trials.begin")

@@ -4,18 +4,14 @@ Nothing of the program runs after that. A checkpoint in a `finally`, a handler o
 a thread that never ends would turn the end of a trial into a result, or let it hang.
 """
 
-import atexit
 import contextlib
-import os
 import resource
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ridgeline.harness.capture.program_exit import OTHER_RANKS_WAIT_S, remove_temporary_files
+from ridgeline.harness.capture.program_exit import LastWords
 from ridgeline.harness.trials.process_memory import others_bytes, own_peak_bytes
 from ridgeline.harness.trials.random_draws import LoaderDraws
 from ridgeline.harness.trials.session import TrialSession
@@ -43,26 +39,16 @@ class Ending:
         self._loader_draws = loader_draws
         self._rank = rank
         self._world = world
-        self._pid = os.getpid()
-        self._exit = os._exit
         self._written = False
 
     def install(self) -> None:
-        atexit.register(self.write)
-        os._exit = self._program_exits  # type: ignore[assignment]
-        self._session.over = self.at_once
-
-    def at_once(self) -> None:
-        """End the program. This does not return."""
-        self._last_words()
-        if self._world > 1:
-            time.sleep(OTHER_RANKS_WAIT_S)
-        with contextlib.suppress(Exception):
-            remove_temporary_files()
-        self._exit(0)
+        session = self._session
+        words = LastWords(self.write, lambda: session.farewell("finished", ""), world=self._world)
+        words.install()
+        session.over = words.at_once
 
     def write(self) -> None:
-        if self._written or self._rank or os.getpid() != self._pid:  # a fork that ends by itself
+        if self._written or self._rank:
             return
         self._written = True
         self._session.gate.closed = True
@@ -72,20 +58,6 @@ class Ending:
         temporary = self._home / f".{RESULT}"
         temporary.write_bytes(data)
         temporary.replace(self._home / RESULT)
-
-    def _program_exits(self, status: int) -> None:
-        """Write the record if the program calls os._exit, which runs no exit handler."""
-        if os.getpid() == self._pid:
-            self._last_words()
-        self._exit(status)
-
-    def _last_words(self) -> None:
-        for do in (self.write, lambda: self._session.farewell("finished", "")):
-            with contextlib.suppress(Exception):  # the trial then has no record, and is said to
-                do()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
 
     def _unmoved(self) -> tuple[str, ...]:
         watch = self._session.watch

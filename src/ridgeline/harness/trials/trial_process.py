@@ -10,9 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ridgeline.errors import RidgelineError
-from ridgeline.harness.capture import launch
-from ridgeline.harness.capture.launch import IN_A_TRIAL
-from ridgeline.harness.trials.begin import PLAN, RANKS
+from ridgeline.harness.capture.launch import FreshProgram
+from ridgeline.harness.trials.begin import RANKS
 from ridgeline.harness.trials.ending import RESULT
 from ridgeline.harness.trials.loader_queue import (
     as_sustained,
@@ -22,7 +21,7 @@ from ridgeline.harness.trials.loader_queue import (
 )
 from ridgeline.harness.trials.process_memory import ON_DEVICE, FamilyMemory
 from ridgeline.harness.trials.timed_steps import is_timed, later_steps
-from ridgeline.harness.usercode.child_process import Ended, no_leftovers, run_to_end
+from ridgeline.harness.usercode.child_process import Ended
 from ridgeline.harness.usercode.forked_work import FORK_MARK
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.run import Capture, LoaderSeen, Step, Target, training_loader
@@ -67,19 +66,14 @@ def run(
     directory = home / name
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
-    (directory / PLAN).write_bytes(msgspec.json.encode(plan))
-    environment = launch.environment(directory, 0, "ridgeline.harness.trials.begin")
-    environment["TORCHINDUCTOR_CACHE_DIR"] = str(home.absolute() / COMPILED)
-    environment[IN_A_TRIAL] = str(directory.absolute())
-    # A vocabulary made from a set of words has another order in every process.
-    environment.setdefault("PYTHONHASHSEED", str(plan.seed % 2**32))
-    environment.update(variables or {})
-    command = launch.command(target.kind, target.name, target.arguments)
+    program = FreshProgram(
+        target, directory, "ridgeline.harness.trials.begin", plan,
+        seed=plan.seed, compiled=home / COMPILED,
+    )  # fmt: skip
     began = time.perf_counter_ns()
     on_device = (directory / ON_DEVICE, directory / RANKS / ON_DEVICE)
     memory = FamilyMemory(until=on_device, fork_mark=directory / FORK_MARK)
-    with no_leftovers(IN_A_TRIAL, environment[IN_A_TRIAL]):
-        ended = run_to_end(command, environment, timeout_s, memory.look)
+    ended = program.run(timeout_s, variables=variables, look=memory.look)
     if (directory / RANKS).is_dir():
         directory = directory / RANKS
     if ended.code == 0:

@@ -41,6 +41,73 @@ class Ended(Struct, frozen=True, kw_only=True):
         return signal.Signals(-self.code).name if self.code is not None and self.code < 0 else ""
 
 
+class Child:
+    """A program in a session of its own, so that Ctrl-C is not its business. What it writes to both
+    streams is kept, in `output` or in a temporary file."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        output: Path | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        # The file is open as long as the child runs.
+        self._output = open(output, "w+b") if output else tempfile.TemporaryFile()  # noqa: SIM115
+        self.began_ns = time.perf_counter_ns()
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
+            env=environment, start_new_session=True, pass_fds=pass_fds,
+        )  # fmt: skip
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def last_lines(self) -> tuple[str, ...]:
+        self._output.seek(0)
+        lines = self._output.read().decode(errors="replace").splitlines()
+        return tuple(line for line in lines if line.strip())[-_KEPT_LINES:]
+
+    def printed_lines(self) -> int:
+        """Return how many lines it has written so far."""
+        self._output.seek(0)
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: self._output.read(1 << 20), b""))
+
+    def wait(
+        self, limit_s: float, look: Callable[[int], None] | None = None
+    ) -> tuple[int | None, "resource.struct_rusage | None"]:
+        """Return its exit code and what it used. A child that has not ended after `limit_s` is
+        killed, and has neither."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
+            if pid:
+                self.process.returncode = os.waitstatus_to_exitcode(status)
+                return self.process.returncode, usage
+            if time.monotonic() > deadline:
+                self.kill()
+                return None, None
+            if look is not None:
+                look(self.process.pid)
+            time.sleep(_LOOK_EVERY_S)
+
+    def kill(self) -> None:
+        """Kill it with its whole process group, and wait for its end."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def end(self, patience_s: float = 0.0) -> None:
+        """Give it this time to end by itself; then kill it, and the workers it left behind."""
+        if patience_s and self.is_running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(patience_s)
+        self.kill()
+        self._output.close()
+
+
 def run_to_end(
     command: Sequence[str],
     environment: Mapping[str, str],
@@ -50,45 +117,30 @@ def run_to_end(
 ) -> Ended:
     """Run a command to its end, but no longer than `limit_s`. `look` is called with its process id
     again and again while it runs. What it writes to both streams is kept in `keep_output`."""
-    with open(keep_output, "w+b") if keep_output else tempfile.TemporaryFile() as output:
-        began = time.perf_counter_ns()
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            code, usage = _wait(process, time.monotonic() + limit_s, look)
-            wall_ns = time.perf_counter_ns() - began
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # workers it left behind
-        output.seek(0)
-        lines = output.read().decode(errors="replace").splitlines()
+    child = Child(command, environment, output=keep_output)
+    try:
+        code, usage = child.wait(limit_s, look)
+        wall_ns = time.perf_counter_ns() - child.began_ns
+        lines = child.last_lines()
+    finally:
+        child.end()
     scale = 1 if sys.platform == "darwin" else 1024
     return Ended(
         code=code,
         wall_ns=wall_ns,
         cpu_ns=1e9 * (usage.ru_utime + usage.ru_stime) if usage is not None else 0.0,
         peak_rss_bytes=usage.ru_maxrss * scale if usage is not None else 0,
-        last_lines=tuple(line for line in lines if line.strip())[-_KEPT_LINES:],
+        last_lines=lines,
     )
 
 
-def _wait(
-    process: "subprocess.Popen[bytes]", deadline: float, look: Callable[[int], None] | None
-) -> tuple[int | None, "resource.struct_rusage | None"]:
-    while True:
-        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-        if pid:
-            process.returncode = os.waitstatus_to_exitcode(status)
-            return process.returncode, usage
-        if time.monotonic() > deadline:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            return None, None
-        if look is not None:
-            look(process.pid)
-        time.sleep(_LOOK_EVERY_S)
+def visible_device(device: str | None) -> dict[str, str]:
+    """Return the variable that shows a child only this device: "cpu" hides the GPUs, "cuda:1" shows
+    one of them. There is none if no device was asked for."""
+    if device is None:
+        return {}
+    kind, _, index = device.partition(":")
+    return {"CUDA_VISIBLE_DEVICES": "" if kind == "cpu" else index or "0"}
 
 
 @contextlib.contextmanager
