@@ -41,6 +41,10 @@ MAX_STARTS_WITHOUT_PROGRESS = 2
 SET_UP_LIMIT_S, COMPILING_LIMIT_S = 30.0, 240.0
 """A candidate that is not ready after so long is taken to hang; one that compiles may take
 longer."""
+MIN_SET_UP_LIMIT_S, SLOW_START_FACTOR = 10.0, 3.0
+"""In a program that starts fast, a candidate is taken to hang after so many times as long as the
+program takes to start, but not before these seconds: three numbers of workers that hang would take
+the time of the race."""
 SLOW_FACTOR = 8.0
 """A heat may take so many times as long as its steps should, before it is taken to hang."""
 MIN_OWN_END_STEPS = 60
@@ -334,7 +338,7 @@ class Race:
         """Return whether the process has to be ended: it hangs, or the time is over."""
         now, current = time.monotonic(), asking.current
         fixes = racing[current.member].standing.fixes if current is not None else ()
-        limit_s = COMPILING_LIMIT_S if compiles_first(fixes) else SET_UP_LIMIT_S
+        limit_s = COMPILING_LIMIT_S if compiles_first(fixes) else self._set_up_limit_s()
         limit_s += SLOW_FACTOR * self.step_s * len(racing) * (self._block_steps() + 1)
         if current is not None and now - asking.heard_s > limit_s:
             hangs = because(TrialFailure.TIMED_OUT, limit_s=limit_s, step=None)
@@ -345,6 +349,11 @@ class Race:
             asking.stopping_s = now
             asking.number = process.ask(RaceRequest(number=0))
         return asking.stopping_s is not None and now > asking.stopping_s + patience_s
+
+    def _set_up_limit_s(self) -> float:
+        """Return the time that a set may need to be ready. Its workers may have to start as the
+        program did."""
+        return min(max(MIN_SET_UP_LIMIT_S, SLOW_START_FACTOR * self.start_s), SET_UP_LIMIT_S)
 
     def _note_end(self, process: RacedProgram, asking: "_Asking", racing: list[_Entry]) -> None:
         """Note which set the process ended under, if it did not reach its own end."""
@@ -365,6 +374,7 @@ class Race:
             if suspect is None:
                 raise CannotRace(reason)
             self._give_up(suspect, reason)
+            self._give_up_alike(racing, suspect, reason, hangs=hangs)
             return
         before = [end for end in self._ends if abs(end.step - step) <= SAME_STEP]
         key = None if suspect is None else set_key(suspect.fixes)
@@ -402,9 +412,26 @@ class Race:
                     entry.standing.verdict = "UNDECIDED"
 
     def _give_up(self, standing: Standing, reason: Reason) -> None:
-        standing.failure = reason
-        self._failed[set_key(standing.fixes)] = reason
+        standing.failure = self._failed[set_key(standing.fixes)] = reason
         self._starts_without_progress = 0
+
+    def _give_up_alike(
+        self, racing: Sequence[_Entry], failed: Standing, reason: Reason, *, hangs: bool
+    ) -> None:
+        """Give up the sets that would end the process in the same way, without trying them: those
+        with the same fix beside others and, where it hangs, with other options: workers that wait
+        for each other do so whether they are two or four."""
+        base = racing[0].standing.fixes
+        added = [one for one in failed.fixes if one not in base]
+        if len(added) != 1:
+            return
+        for entry in racing[2:]:
+            alike = added[0] in entry.standing.fixes
+            if hangs:
+                alike = any(one.fix == added[0].fix for one in entry.standing.fixes)
+            is_open = entry.standing.failure is None
+            if alike and is_open and set_key(entry.standing.fixes) not in self.measured:
+                self._give_up(entry.standing, because(SearchCode.RACE_FAILS_ALIKE, cause=reason))
 
     def _look(self, entries: list[_Entry]) -> None:
         """Judge each set by the rounds so far. A set that cannot win leaves."""

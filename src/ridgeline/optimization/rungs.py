@@ -60,6 +60,8 @@ class Rungs:
         missing = [none.reason for none in standing.not_applied if none.fix == one.fix.id]
         status: Status = "rejected"
         reason = standing.failure
+        if reason is not None and reason.code == SearchCode.RACE_FAILS_ALIKE:
+            status = "not tried"
         if reason is None and missing and not standing.is_applied:
             status, reason = "not applied", missing[0]
         if reason is None and standing.ratio is not None:
@@ -69,7 +71,7 @@ class Rungs:
         if reason is not None:
             self._rungs[key(one)] = replace(
                 _rung(one, status, reason),
-                verdict=None if status == "not applied" else standing.verdict,
+                verdict=standing.verdict if status == "rejected" else None,
                 beside=tuple(other.fix.id for other in beside),
                 ratio=standing.ratio if status == "rejected" else None,
                 raced=standing.ratio,

@@ -72,6 +72,7 @@ class SearchCode(StrEnum):
     RACE_FAULT = "race.fault"  # error: something of ours failed
     RACE_TOO_SHORT = "race.too-short"  # starts: the program ended before a set was timed
     # A set of fixes left the race.
+    RACE_FAILS_ALIKE = "race.fails-alike"  # cause: so ended the process under the same fix
     RACE_CANNOT_GO_BACK = "race.cannot-go-back"  # cause: the baseline failed right after it
     # Something that the result rests on is doubtful.
     EARLIER_TRIALS_OUTDATED = "doubt.earlier-trials-outdated"  # then_s, now_s: a step, in seconds

@@ -51,6 +51,7 @@ _SEARCH: dict[str, str] = {
     SearchCode.NOT_BESIDE_KEPT: f"faster by itself, no longer beside what was kept: {_RATIO}",
     SearchCode.RACE_FAULT: "the race failed: {error}",
     SearchCode.RACE_CANNOT_GO_BACK: "the program fails as soon as it is taken off: {cause}",
+    SearchCode.RACE_FAILS_ALIKE: "with other options the program failed under it: {cause}",
     SearchCode.RACE_TOO_SHORT: (
         "the program ended before any fix was timed, {starts:plural start} in a row: give it more "
         "steps"

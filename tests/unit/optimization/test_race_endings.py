@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.fixes.fix import find_fix
+from ridgeline.optimization import race as race_module
 from ridgeline.optimization.agenda import SearchSettings
 from ridgeline.optimization.candidates import Candidate
 from ridgeline.optimization.ladder import Ladder
@@ -32,6 +33,16 @@ class Ended(Exception):
     """The scripted program ends."""
 
 
+class Clock:
+    """The time as a race sees it. It goes on while the race waits."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
 class ScriptedProgram:
     """A program that takes noisy steps of 10 ms, or of 5 ms with a fused update. It ends as it is
     told."""
@@ -41,12 +52,15 @@ class ScriptedProgram:
     def __init__(
         self, *, own_end: int | None = None, deadly: Sequence[tuple[Asked, ...]] = (),
         interrupted_after: int | None = None, faulty_after: int | None = None,
+        hanging: Sequence[tuple[Asked, ...]] = (), clock: Clock | None = None,
     ) -> None:  # fmt: skip
         """It ends by itself with an exit code at the step `own_end`, and by a signal at the first
         step under one of the sets `deadly`. After so many rounds, who waits for it is interrupted,
-        or our own code in it fails."""
+        or our own code in it fails. It takes no further step under one of the sets `hanging`."""
         self._own_end = own_end
         self._deadly = {set_key(fixes) for fixes in deadly}
+        self._hanging = {set_key(fixes) for fixes in hanging}
+        self._clock = clock
         self._interrupted_after = interrupted_after
         self._faulty_after = faulty_after
         self._rounds = 0
@@ -79,7 +93,7 @@ class ScriptedProgram:
         except Ended:
             self.is_running = False
 
-    def _measured(self, request: RaceRequest) -> Iterator[RaceMessage]:
+    def _measured(self, request: RaceRequest) -> Iterator[RaceMessage | None]:
         for number, fixes in enumerate(request.sets):
             if set_key(fixes) not in self._known:
                 self._known.add(set_key(fixes))
@@ -108,13 +122,16 @@ class ScriptedProgram:
                 yield RaceMessage(block=block)
         yield RaceMessage(measured=request.number)
 
-    def _under(self, request: RaceRequest, member: int, steps: int) -> Iterator[RaceMessage]:
+    def _under(self, request: RaceRequest, member: int, steps: int) -> Iterator[RaceMessage | None]:
         began = RaceMember(request=request.number, member=member, began=True, steps=self._steps)
         yield RaceMessage(member=began)
         if set_key(request.sets[member]) in self._deadly:
             self._step(1)
             self._failure = KILLED
             raise Ended
+        while self._clock is not None and set_key(request.sets[member]) in self._hanging:
+            self._clock.now_s += 1
+            yield None
         self._step(steps)
 
     def _step(self, steps: int) -> None:
@@ -143,6 +160,30 @@ def test_two_deadly_sets_are_both_given_up() -> None:
     race = Race(lambda: ScriptedProgram(deadly=[TF32, THREADS]), lambda: 60.0)
     _, failures = raced(race)
     assert failures == {"fused-optimizer": None, "tf32": KILLED, "threads": KILLED}
+
+
+def test_a_set_with_a_deadly_fix_is_not_put_on() -> None:
+    race = Race(lambda: ScriptedProgram(deadly=[TF32, (*TF32, *FUSED)]), lambda: 60.0)
+    heat = race.heat((), [TF32, (*TF32, *FUSED), FUSED], 10.0)
+    failures = [one.failure for one in heat.others]
+    assert failures == [KILLED, because(SearchCode.RACE_FAILS_ALIKE, cause=KILLED), None]
+    assert race.starts == 2
+
+
+def test_other_options_of_a_fix_that_hangs_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(race_module, "time", clock)
+    two, four = (
+        (Asked(fix="loader-workers", options={"workers": number}),) for number in ("2", "4")
+    )
+    race = Race(lambda: ScriptedProgram(hanging=[two, four], clock=clock), lambda: 600.0)
+    heat = race.heat((), [two, four, FUSED], 100.0)
+    hung, alike, faster = (one.failure for one in heat.others)
+    assert hung is not None
+    assert hung.code == TrialFailure.TIMED_OUT
+    assert alike == because(SearchCode.RACE_FAILS_ALIKE, cause=hung)
+    assert faster is None
+    assert race.starts == 2
 
 
 @pytest.mark.parametrize("own_end", [100, 101, 103, 150])
