@@ -202,10 +202,17 @@ def _optimized(target: "Target", settings: "OptimizeSettings", quiet: bool) -> "
     from ridgeline.cli.optimize_progress import shown_progress
     from ridgeline.optimization.program import optimize
 
-    # As with Ctrl-C, end the trials and report what is known.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_like_ctrl_c()
     with shown_progress(quiet, settings.budget_s) as progress:
         return optimize(target, settings, Path(".ridgeline"), progress)
+
+
+def end_like_ctrl_c() -> None:
+    """Let SIGTERM and SIGHUP (a terminal that is closed) end the search as Ctrl-C does: the trials,
+    which have sessions of their own, would run on. Under nohup SIGHUP stays ignored."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
 
 
 def _deliver(
