@@ -113,6 +113,8 @@ class Contest(Struct, frozen=True, kw_only=True):
     spent_s: float = 0.0
     between: Ratio | None = None
     """The ratio between fresh processes, where `ratio` was measured in one; else None."""
+    raced_ms: tuple[float, float] | None = None
+    """The steps of both sets in that process."""
     bound: float | None = None
     """The bound of the fixes as it was before they were tried; None if there was none."""
 
@@ -139,7 +141,7 @@ class Contest(Struct, frozen=True, kw_only=True):
 
     @property
     def step_ms(self) -> tuple[float, float]:
-        return typical_ms(self.before), typical_ms(self.after)
+        return self.raced_ms or (typical_ms(self.before), typical_ms(self.after))
 
 
 class Rules(Struct, frozen=True, kw_only=True):

@@ -222,7 +222,8 @@ class Ladder:
             return result
         reason = because_of_ratio(SearchCode.FASTER_IN_ONE_PROCESS, ratio)
         return replace(
-            result, outcome="FASTER", reason=reason, ratio=ratio, between=result.ratio
+            result, outcome="FASTER", reason=reason, ratio=ratio, between=result.ratio,
+            raced_ms=(standing.base_ms, standing.step_ms),
         )  # fmt: skip
 
     def _note_unable(self) -> None:

@@ -158,7 +158,7 @@ def _ladder(
         return Race(lambda: RaceProcess(target, race_plan, scratch / "race"), left_s)
 
     can_race = settings.search.goal == "speed" and ground.ranks <= 1
-    racing = Racing(make_race, bench.take_compiled) if can_race else None
+    racing = Racing(make_race, bench.take_compiled, plan.steps) if can_race else None
     ladder = Ladder(bench, ask, settings.search, progress, racing)
     return bench, ladder
 

@@ -41,7 +41,7 @@ class Raced(Struct, kw_only=True):
 class RaceOutcome(Struct, kw_only=True):
     kept: tuple[Candidate, ...] = ()
     ratio: Ratio | None = None
-    """Of the kept fixes against the baseline, in the last heat."""
+    """Of the kept fixes against the baseline."""
     control: Ratio | None = None
     raced: dict[Key, Raced] = {}
     measured: int = 0
@@ -286,6 +286,8 @@ class Racing(Struct, frozen=True):
     """Makes the race, given what returns the time that it has left."""
     take_compiled: Callable[[tuple[Asked, ...], Path, float], None]
     """Lets trials of a set find what the race has compiled, and what that took in seconds."""
+    trial_steps: int = 0
+    """Steps that a process of the proof takes."""
 
 
 MAX_RACE_SHARE = 0.5
@@ -303,20 +305,22 @@ the race."""
 
 
 class RaceBudget:
-    """What a race may spend. How long the program takes to start is known once it has started."""
+    """What a race may spend. How long the program takes to start, and a process of the proof to
+    take its steps, is known once the program has started."""
 
     def __init__(self, left_s: Callable[[], float], budget_s: float) -> None:
         self._left_s = left_s
         self._budget_s = budget_s
         self.start_s: Callable[[], float] = lambda: 0.0
+        self.steps_s: Callable[[], float] = lambda: 0.0
+        """Returns what the steps of a process of the proof take."""
 
     def left_s(self) -> float:
         """Return the time left for racing."""
         left_s, start_s = self._left_s(), self.start_s()
         spent_s = self._budget_s - left_s
-        wanted_s = min(
-            left_s - PROOF_PROCESSES * start_s, MAX_RACE_SHARE * self._budget_s - spent_s
-        )
+        proof_s = PROOF_PROCESSES * (start_s + self.steps_s())
+        wanted_s = min(left_s - proof_s, MAX_RACE_SHARE * self._budget_s - spent_s)
         least_s = start_s + MIN_RACE_SHARE * (self._budget_s - start_s) - spent_s
         return min(max(wanted_s, least_s), left_s)
 
@@ -337,10 +341,12 @@ def run_race(
     budget = RaceBudget(left_s, budget_s)
     race = racing.make(budget.left_s)
     budget.start_s = lambda: race.start_s
-    search = RaceSearch(
-        race, ask, left_s=budget.searching_s, doing=doing,
-        compile_s=lambda one: one.fix.longer * (race.compile_s or COMPILING_GUESS_S),
-    )  # fmt: skip
+    budget.steps_s = lambda: racing.trial_steps * race.step_s
+
+    def compile_s(one: Candidate) -> float:
+        return one.fix.longer * (race.compile_s or COMPILING_GUESS_S * race.slowdown)
+
+    search = RaceSearch(race, ask, left_s=budget.searching_s, doing=doing, compile_s=compile_s)
     ratio: Ratio | None = None
     reason: Reason | None = None
     interrupted = False

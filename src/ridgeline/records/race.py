@@ -41,8 +41,10 @@ class RaceBlock(Struct, frozen=True, kw_only=True, omit_defaults=True):
     steps: int
     wall_ns: int
     """By the device's clock if the program works on a GPU, else by the host's."""
-    cpu_ns: int = 0
-    """Processor time of the process, its threads included."""
+    queued_ns: int = 0
+    """Time in which the thread that takes the steps could have run, but had no processor."""
+    workers: int = 0
+    """Worker processes of the loader that fed these steps."""
     input_ns: int = 0
     """Time in which the program waited for its loader."""
     peak_bytes: int = 0

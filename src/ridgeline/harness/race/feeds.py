@@ -93,6 +93,10 @@ class Feeds:
         loader = self._last.current_loader()
         return made_ahead(loader.num_workers, loader.prefetch_factor)
 
+    def workers(self) -> int:
+        """Return how many workers the active feed has."""
+        return self._last.current_loader().num_workers if self._last is not None else 0
+
     def close(self) -> None:
         """Let all workers run, so that they can end."""
         for iterator in list(self._iterators):

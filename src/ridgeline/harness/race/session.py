@@ -8,12 +8,14 @@ A program that writes text by `generate` of transformers is raced by requests an
 cache of a request was filled under one set of fixes, and may be of no use to another.
 """
 
+import os
 import random
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from importlib import import_module
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import msgspec
@@ -22,6 +24,7 @@ from ridgeline.harness.capture import live
 from ridgeline.harness.capture.seams import Seams
 from ridgeline.harness.capture.session import MAX_FAULTS, Session
 from ridgeline.harness.capture.step_boundaries import End
+from ridgeline.harness.capture.step_times import read_account
 from ridgeline.harness.capture.text_generation import follow_generate
 from ridgeline.harness.race.carried_state import CarriedState
 from ridgeline.harness.race.feeds import Feeds
@@ -353,6 +356,7 @@ class _Block:
         self._measuring = measuring
         self._feeds = feeds
         self._restarts = feeds.restarts
+        self._workers = 0
         self._on_device = torch.cuda.is_available() and torch.cuda.is_initialized()
         self.compile_ns = 0
         measuring.input_ns = 0
@@ -362,31 +366,42 @@ class _Block:
         self._ended = self._began
         self._input_ns = self._peak_bytes = 0
 
-    def _marks(self) -> tuple[int, int, Any]:
+    def _marks(self) -> tuple[int, tuple[int, int], Any]:
         event = None
         if self._on_device:
             event = self._torch.cuda.Event(enable_timing=True)
             event.record()
-        return time.perf_counter_ns(), time.process_time_ns(), event
+        # Threads that crowd the processors make each other wait: that is the program's own time.
+        account = read_account() if self._torch.get_num_threads() <= _processors() else None
+        return time.perf_counter_ns(), (get_ident(), account[1] if account else 0), event
 
     def end(self) -> None:
         self._ended = self._marks()
         self._restarts = self._feeds.restarts - self._restarts
+        self._workers = self._feeds.workers()
         self._input_ns = self._measuring.input_ns
         if self._on_device:
             self._peak_bytes = self._torch.cuda.max_memory_allocated()
 
     def record(self, request: RaceRequest, member: int, number: int) -> RaceBlock:
-        (wall, cpu, event), (wall_end, cpu_end, event_end) = self._began, self._ended
+        (wall, queued, event), (wall_end, queued_end, event_end) = self._began, self._ended
         wall_ns = wall_end - wall
+        same_thread = queued[0] == queued_end[0]
         if event is not None:
             event_end.synchronize()
             wall_ns = round(1e6 * event.elapsed_time(event_end))
         return RaceBlock(
             request=request.number, member=member, round=number, steps=request.block_steps,
-            wall_ns=wall_ns, cpu_ns=cpu_end - cpu, input_ns=self._input_ns,
-            peak_bytes=self._peak_bytes, compile_ns=self.compile_ns, restarts=self._restarts,
+            wall_ns=wall_ns, queued_ns=queued_end[1] - queued[1] if same_thread else 0,
+            input_ns=self._input_ns, workers=self._workers, peak_bytes=self._peak_bytes,
+            compile_ns=self.compile_ns, restarts=self._restarts,
         )  # fmt: skip
+
+
+def _processors() -> int:
+    """Return how many processors this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
 
 def _nothing(makes_batches: bool = False) -> None:
