@@ -59,6 +59,7 @@ export function drawCurves(stage: HTMLElement, data: Curves): void {
               fill: data.stacked ? stroke : undefined,
               width: data.stacked ? 0 : 1.5,
               points: { show: data.x.length < 3 },
+              paths: data.stepped ? uPlot.paths.stepped!({ align: 1 }) : undefined,
               value: (_, __, ___, index) => (index === null ? "–" : written(own[i]![index], data.unit)),
             };
           }),

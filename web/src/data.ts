@@ -31,6 +31,8 @@ export interface Curves {
   unit: Unit;
   curves: Curve[];
   stacked: boolean;
+  /** A value holds until the next point, as the bars of a histogram do. */
+  stepped: boolean;
   marks: Mark[];
   bands: Band[];
 }

@@ -3,18 +3,26 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import TypeVar
+
+import numpy as np
 
 from ridgeline.diagnosis.recorded_run import Attempts, read_run
 from ridgeline.records.facts import Place
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_page import RunPage, SourceLines
+from ridgeline.records.run_page import Histogram, RunPage, SourceLines
 from ridgeline.records.run_summary import RunSummary
 
 T = TypeVar("T")
 
 MAX_STEPS, MAX_SAMPLES = 2_000, 1_000
 """Steps and samples of telemetry on a page. More would be drawn within a pixel of each other."""
+BINS, MIN_BINNED = 32, 8
+"""Bars of a histogram, and values below which one says nothing."""
+MAX_BINNED_FACTOR = 4.0
+"""Values more than this many times the median are counted apart: one of them would press all others
+into one bar."""
 NEIGHBOURS = 12
 """Lines shown before and after one that is named."""
 MAX_SOURCE_BYTES, MAX_SOURCE_LINES = 4_000_000, 1_500
@@ -34,6 +42,7 @@ def run_page(directory: RunDirectory, summary: RunSummary) -> RunPage:
         capture=read.capture,
         steps=steps,
         steps_left_out=len(read.steps) - len(steps),
+        step_ms=histogram([step.dur_ns / 1e6 for step in read.steps if step.window == "light"]),
         telemetry=samples,
         telemetry_left_out=len(read.telemetry) - len(samples),
         source=source or (),
@@ -47,6 +56,18 @@ def thinned(values: Sequence[T], most: int) -> tuple[T, ...]:
         return tuple(values)
     last = len(values) - 1
     return tuple(values[round(i * last / (most - 1))] for i in range(most))
+
+
+def histogram(values: Sequence[float]) -> Histogram | None:
+    """Return how often values of each size occur; None if there are too few."""
+    if len(values) < MIN_BINNED:
+        return None
+    limit = MAX_BINNED_FACTOR * median(values)
+    kept = [value for value in values if value <= limit]
+    counts, edges = np.histogram(kept, bins=min(BINS, len(kept)))
+    return Histogram(
+        edges=tuple(edges.tolist()), counts=tuple(counts.tolist()), beyond=len(values) - len(kept)
+    )
 
 
 def source_lines(folder: Path, places: Iterable[Place]) -> Iterator[SourceLines]:

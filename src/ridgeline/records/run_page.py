@@ -17,6 +17,15 @@ class SourceLines(Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...]
 
 
+class Histogram(Struct, frozen=True, kw_only=True):
+    """How many values lie between each two edges."""
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    beyond: int = 0
+    """How many values lie above the last edge."""
+
+
 class RunPage(Struct, frozen=True, kw_only=True):
     summary: RunSummary
     run: RunFile
@@ -25,6 +34,8 @@ class RunPage(Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...] = ()
     """Of that rank, by index; thinned where there are more than a page holds."""
     steps_left_out: int = 0
+    step_ms: Histogram | None = None
+    """Of the steps that the figures count; None if there are too few."""
     telemetry: tuple[Telemetry, ...] = ()
     telemetry_left_out: int = 0
     source: tuple[SourceLines, ...] = ()

@@ -43,6 +43,8 @@ class CurvesPlot(Struct, frozen=True, kw_only=True):
     curves: tuple[Curve, ...]
     x_unit: Unit = ""
     stacked: bool = False
+    stepped: bool = False
+    """Whether a value holds until the next point, as the bars of a histogram do."""
     marks: tuple[Mark, ...] = ()
     bands: tuple[Band, ...] = ()
     caption: str = ""

@@ -104,7 +104,7 @@ def _steps(page: RunPage) -> Iterator[Section]:
     steps = [step for step in page.steps if step.dur_ns > 0]
     if len(steps) < MIN_CURVE_POINTS:
         return
-    blocks: list[Block] = [_step_curves(page, steps)]
+    blocks: list[Block] = [_step_curves(page, steps), *_distribution(page)]
     losses = [step for step in steps if step.loss is not None]
     if len(losses) >= MIN_CURVE_POINTS:
         first, last = losses[0].loss or 0.0, losses[-1].loss or 0.0
@@ -123,7 +123,7 @@ def _steps(page: RunPage) -> Iterator[Section]:
 def _step_curves(page: RunPage, steps: Sequence[Step]) -> CurvesPlot:
     """Return each step as a stack of its phases. A step of which only the length is known is
     `other` as a whole."""
-    parts = {phase: tuple(_phase_milliseconds(step, phase) for step in steps) for phase in PHASES}
+    parts = {phase: tuple(_phase_ms(step, phase) for step in steps) for phase in PHASES}
     summary, phases = page.summary, page.summary.step.phases
     title = "Each step by its phases"
     if phases:
@@ -147,7 +147,21 @@ def _step_curves(page: RunPage, steps: Sequence[Step]) -> CurvesPlot:
     )
 
 
-def _phase_milliseconds(step: Step, phase: Phase) -> float:
+def _distribution(page: RunPage) -> Iterator[CurvesPlot]:
+    found, step = page.step_ms, page.summary.step
+    if found is None or step.median_ms is None:
+        return
+    beyond = f" {units.plural(found.beyond, 'step')} took longer." if found.beyond else ""
+    yield CurvesPlot(
+        title=f"Half of the steps take {_milliseconds(step.median_ms)} or less",
+        x=found.edges, x_name="time of a step", x_unit="ms", unit="count", stacked=True,
+        stepped=True, marks=(Mark(step.median_ms, "median"),),
+        curves=(Curve(name="steps", values=(*found.counts, 0)),),
+        caption=f"How many of the counted steps took how long.{beyond}",
+    )  # fmt: skip
+
+
+def _phase_ms(step: Step, phase: Phase) -> float:
     known = step.device or step.host
     if phase == "other":
         return max(step.dur_ns - sum(known.values()), 0) / 1e6 + known.get("other", 0) / 1e6
