@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ridgeline.cli.output import output_options
+from ridgeline.cli.output import PAGE_ENDINGS, output_options
 from ridgeline.cli.target import Given, TargetCommand, target_of, words_of
 from ridgeline.errors import RidgelineError, UsageError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ridgeline.records.optimized import Optimized
     from ridgeline.records.run import Target
 
-_ENDINGS = (".json", ".md", ".csv", ".html", ".svg")
+_ENDINGS = (*PAGE_ENDINGS, ".svg")
 
 
 class OptimizeCommand(TargetCommand):

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 ENDINGS = (".json", ".md", ".csv")
-PAGE_ENDINGS = (*ENDINGS, ".html")
+PRINTED_ENDINGS = (".pdf", ".png")
+"""Formats that a browser of this machine prints from the page."""
+PAGE_ENDINGS = (*ENDINGS, ".html", *PRINTED_ENDINGS)
 PIPE_COLUMNS = 140
 """The width used for a pipe without COLUMNS. At this width no path of a module is cut."""
 MIN_COLUMNS = 40
@@ -52,17 +54,39 @@ def output_options(endings: tuple[str, ...] = ENDINGS) -> Callable[[F], F]:
     return decorate
 
 
-def check_output(output: Path | None, endings: tuple[str, ...] = ENDINGS) -> None:
-    """Refuse a file that cannot be written before the work, and not after it."""
+def check_output(
+    output: Path | None, endings: tuple[str, ...] = ENDINGS, others: tuple[str, ...] = ()
+) -> str:
+    """Refuse a file that cannot be written before the work, and not after it. Return the ending
+    that picks its format, "" if there is no file. `others` are endings of formats that there are,
+    but not for this result: x.perfetto.json is no report in JSON."""
     if output is None:
-        return
-    if output.suffix.lower() not in endings:
+        return ""
+    name = output.name.lower()
+    ending = max((e for e in (*endings, *others) if name.endswith(e)), key=len, default="")
+    if ending not in endings:
+        unknown = f"{ending} here" if ending else output.suffix or "a name without ending"
         raise UsageError(
-            f"-o {output}: no format is known for {output.suffix or 'a name without ending'}",
+            f"-o {output}: no format is known for {unknown}",
             f"end the name in one of: {', '.join(endings)}",
         )
-    if not output.absolute().parent.is_dir():
+    if output.is_dir():
+        raise UsageError(f"-o {output}: this is a folder", "give the name of a file")
+    check_folder(output)
+    if ending in PRINTED_ENDINGS:
+        from ridgeline.report.renderers.browser import find_browser
+
+        find_browser()
+    return ending
+
+
+def check_folder(output: Path) -> None:
+    """Refuse a file or folder that cannot be made because of the folder that it is to be in."""
+    folder = output.absolute().parent
+    if not folder.is_dir():
         raise UsageError(f"-o {output}: there is no folder {output.parent}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"-o {output}: the folder {output.parent} may not be written to")
 
 
 def claim_stdout() -> None:
@@ -92,7 +116,7 @@ def deliver(
     report if no file was requested, in at most `max_columns`. `full` and `max_rows` choose the rows
     of tables; `also` are other files that were written."""
     if output is not None:
-        write_whole(output, formatted(report, output.suffix.lower(), full=full, max_rows=max_rows))
+        write_report(output, report, output.suffix.lower(), full=full, max_rows=max_rows)
     if as_json:
         from ridgeline.report.renderers import json
 
@@ -108,6 +132,28 @@ def deliver(
         terminal.render(report.document(), console, full=full, max_rows=max_rows)
     asked_for = [output] if output is not None and not as_json else []
     say_written([*asked_for, *also])
+
+
+def write_report(
+    output: Path, report: "Report", ending: str, *, full: bool = False, max_rows: int | None = None
+) -> None:
+    """Write the file in the format of this ending, whole or not at all. If the browser fails to
+    print the page, the page itself is written, so that no result is lost."""
+    if ending not in PRINTED_ENDINGS:
+        write_whole(output, formatted(report, ending, full=full, max_rows=max_rows))
+        return
+    from ridgeline.report.renderers import browser
+
+    page = formatted(report, ".html", full=full, max_rows=max_rows)
+    try:
+        printed = browser.render_pdf(page) if ending == ".pdf" else browser.render_png(page)
+    except RidgelineError as error:
+        instead = output.with_suffix(".html")
+        if not instead.exists():
+            write_whole(instead, page)
+            error.hint = f"the page is in {instead}: print it from a browser"
+        raise
+    write_whole(output, printed)
 
 
 def formatted(
@@ -167,13 +213,13 @@ def say_written(files: Sequence[Path]) -> None:
         click.echo(f"wrote {' · '.join(printable(str(file)) for file in files)}", err=True)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file that appears complete, by a rename, or not at all."""
     try:
         handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
             mask = os.umask(0)
             os.umask(mask)
             os.chmod(name, 0o666 & ~mask)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ridgeline.cli.output import PAGE_ENDINGS
 from ridgeline.cli.target import Given, TargetCommand, target_of
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.records.run import Settings
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from ridgeline.records.run import Target
     from ridgeline.records.run_directory import RunDirectory
 
-ENDINGS = (".json", ".md", ".html")
 MAX_CODE_LENGTH = 200
 """Characters of a program given by -c that are kept in run.json."""
 MAX_WAIT_FOR_RANK_0_S = 10.0
@@ -89,7 +89,8 @@ MAX_WAIT_FOR_RANK_0_S = 10.0
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write the report to a file; its ending picks the format: .json, .md, .html.",
+    help="Write the report to a file; its ending picks the format: "
+    f"{', '.join(PAGE_ENDINGS)}. `ridgeline report` makes more of them later.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing at the end; the run is kept.")
 @click.option(
@@ -138,7 +139,7 @@ def command(
             "there is no program to run",
             "e.g. ridgeline run train.py --epochs 1, or ridgeline run -m package.train",
         )
-    check_output(output, ENDINGS)
+    check_output(output, PAGE_ENDINGS)
     if given.kind == "script" and given.name != "-" and not os.path.exists(given.name):
         raise command.no_such_file(ctx, given.name)
     settings = Settings(

@@ -15,7 +15,6 @@ from ridgeline.units import parse_seconds
 if TYPE_CHECKING:
     from ridgeline.records.finding import Finding
     from ridgeline.records.run_directory import RunDirectory
-    from ridgeline.records.run_summary import RunSummary
     from ridgeline.report.views.runs import RunLine
 
 EXAMPLES = """\b
@@ -30,7 +29,7 @@ Examples:
 UNFINISHED_AGE_S = 60.0
 """An unfinished file of this age has lost its writer: writing takes milliseconds."""
 
-_root = click.option(
+runs_dir_option = click.option(
     "--runs-dir",
     "root",
     type=click.Path(file_okay=False, path_type=Path),
@@ -45,7 +44,7 @@ _verbose = click.option("-v", "--verbose", is_flag=True, help="Show tracebacks."
 
 
 @click.group("runs", epilog=EXAMPLES, invoke_without_command=True)
-@_root
+@runs_dir_option
 @_json
 @_verbose
 @click.pass_context
@@ -64,10 +63,10 @@ def command(context: click.Context, root: Path | None, as_json: bool, verbose: b
     from ridgeline.records.runs import all_runs, remove_unfinished
     from ridgeline.report.views.runs import runs_report
 
-    folder = _folder(root)
+    folder = runs_folder(root)
     runs = all_runs(folder)
     for run in runs:
-        if not _is_busy(run):
+        if not is_busy(run):
             remove_unfinished(run, UNFINISHED_AGE_S)
     here = Path.cwd()
     shown_folder = folder.relative_to(here) if folder.is_relative_to(here) else folder
@@ -77,7 +76,7 @@ def command(context: click.Context, root: Path | None, as_json: bool, verbose: b
 
 @command.command("show")
 @click.argument("name", default="latest")
-@_root
+@runs_dir_option
 @_json
 @click.option(
     "-v", "--verbose", is_flag=True, help="Show everything, the five questions too; tracebacks."
@@ -92,14 +91,15 @@ def show(context: click.Context, name: str, root: Path | None, as_json: bool, ve
     is named and the rest is shown, with exit code 4. A run that a newer version wrote is refused.
     """
     from ridgeline.cli.output import deliver
+    from ridgeline.diagnosis.conclusion import recorded_summary
     from ridgeline.records.runs import find
     from ridgeline.report.views.run import run_report
 
-    run = find(_folder(root or context.obj), name)
+    run = find(runs_folder(root or context.obj), name)
     damage = run.damage()
-    deliver(run_report(_summary(run)), as_json, None, full=verbose)
+    deliver(run_report(recorded_summary(run)), as_json, None, full=verbose)
     for sentence in damage:
-        _say(sentence)
+        say(sentence)
     return 4 if damage else 0
 
 
@@ -114,7 +114,7 @@ def show(context: click.Context, name: str, root: Path | None, as_json: bool, ve
 @click.option("--all", "everything", is_flag=True, help="Remove all runs, after asking.")
 @click.option("-y", "--yes", is_flag=True, help="With --all: do not ask.")
 @click.option("--force", is_flag=True, help="Also remove runs that are still running.")
-@_root
+@runs_dir_option
 @_json
 @_verbose
 @click.pass_context
@@ -135,8 +135,8 @@ def remove(
     Only directories of runs are removed, and nothing outside them. --keep and --older together
     remove the runs that are neither among the N newest nor younger than TIME.
     """
-    chosen = _chosen(_folder(root or context.obj), names, keep, older, everything)
-    busy = [] if force else [run for run in chosen if _is_busy(run)]
+    chosen = _chosen(runs_folder(root or context.obj), names, keep, older, everything)
+    busy = [] if force else [run for run in chosen if is_busy(run)]
     if busy and names:
         raise RidgelineError(
             f"{busy[0].name} is still running, and nothing was removed",
@@ -161,7 +161,7 @@ def remove(
         from ridgeline.units import bytes_, plural
 
         for name, why in left:
-            _say(f"left {name}: {why}")
+            say(f"left {name}: {why}")
         click.echo(f"removed {plural(len(removed), 'run')}, {bytes_(freed_bytes)} freed")
     return 4 if failed else 0
 
@@ -268,38 +268,22 @@ def _removed(runs: "Sequence[RunDirectory]") -> tuple[list[str], int, list[tuple
     return removed, freed_bytes, failed
 
 
-def _say(sentence: str) -> None:
+def say(sentence: str) -> None:
     """Print a sentence on stderr. Names of directories and damaged files may contain anything."""
     from ridgeline.report.plain import printable
 
     click.echo(f"ridgeline: {printable(sentence)}", err=True)
 
 
-def _summary(run: "RunDirectory") -> "RunSummary":
-    """Return what was concluded. If nothing was (the run was killed, or still runs) or the summary
-    is damaged, conclude from what was recorded."""
-    from ridgeline.records.run_directory import NewerSchema
-
-    try:
-        summary = run.summary()
-        if summary is not None:
-            return summary
-    except NewerSchema:
-        raise
-    except RidgelineError:
-        pass
-    from ridgeline.diagnosis.conclusion import conclude
-
-    return conclude(run)
-
-
-def _is_busy(run: "RunDirectory") -> bool:
+def is_busy(run: "RunDirectory") -> bool:
+    """Return whether the program of a run still runs."""
     with contextlib.suppress(RidgelineError):  # a damaged run does not say
         return run.busy()
     return False
 
 
-def _folder(root: Path | None) -> Path:
+def runs_folder(root: Path | None) -> Path:
+    """Return the folder that holds the runs; `root` if the person named one."""
     from ridgeline.records.run_directory import runs_root
 
     return runs_root() if root is None else root

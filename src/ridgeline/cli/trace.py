@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ridgeline import units
-from ridgeline.cli.output import output_options
+from ridgeline.cli.output import PAGE_ENDINGS, check_output, output_options
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.records.finding import Findings
 
@@ -47,7 +47,7 @@ TIMELINE_ENDINGS = (".speedscope.json", ".perfetto.json", ".perfetto.json.gz")
 skipped: they are our own output."""
 EVENT_ENDINGS = (".parquet", *TIMELINE_ENDINGS)
 """Formats that are made from the events themselves."""
-REPORT_ENDINGS = (".json", ".md", ".csv", ".html")
+REPORT_ENDINGS = PAGE_ENDINGS
 ENDINGS = (*REPORT_ENDINGS, *EVENT_ENDINGS)
 MAX_ROWS_PER_TABLE = 10_000
 """The terminal shows fewer rows. Only the table of operators by shape can have more, in a trace
@@ -198,20 +198,8 @@ def _ending(output: Path | None, sql: str | None, before: str | None) -> str:
     """Return the format that -o asks for; refuse an unknown one before the work."""
     if sql is not None and before is not None:
         raise UsageError("--sql and --compare cannot be given together")
-    if output is None:
-        return ""
-    allowed = REPORT_ENDINGS if sql is not None or before else ENDINGS
-    name = output.name.lower()
-    ending = max((e for e in ENDINGS if name.endswith(e)), key=len, default="")
-    if ending not in allowed:
-        raise UsageError(
-            f"-o {output}: no format is known for {ending or output.suffix or 'this name'}"
-            f"{' here' if ending else ''}",
-            f"end the name in one of: {', '.join(allowed)}",
-        )
-    if not output.absolute().parent.is_dir():
-        raise UsageError(f"-o {output}: there is no folder {output.parent}")
-    return ending
+    endings = REPORT_ENDINGS if sql is not None or before else ENDINGS
+    return check_output(output, endings, ENDINGS)
 
 
 @contextmanager
@@ -494,20 +482,30 @@ def _export(
         from ridgeline.trace.exports.sql import write_parquet
 
         write_parquet(traces, output)
-    elif ending == ".speedscope.json":
+    else:
+        from ridgeline.report.views.trace import headline
+
+        write_timeline(traces[0], study, causes, output, ending, headline(study))
+    return True
+
+
+def write_timeline(
+    trace: "Trace", study: "TraceStudy", causes: Findings, output: Path, ending: str, headline: str
+) -> None:
+    """Write a format of TIMELINE_ENDINGS: one trace to look at, with the headline and the findings
+    where the format has room for them."""
+    if ending == ".speedscope.json":
         import msgspec
 
         from ridgeline.cli.output import write_whole
         from ridgeline.trace.exports.speedscope import speedscope
 
-        write_whole(output, msgspec.json.encode(speedscope(traces[0], study)).decode())
+        write_whole(output, msgspec.json.encode(speedscope(trace, study)))
     else:
         from ridgeline.report.views.findings import shown_findings
-        from ridgeline.report.views.trace import headline
         from ridgeline.trace.exports.perfetto import mark
 
-        mark(traces[0], study, output, shown_findings(causes), headline(study))
-    return True
+        mark(trace, study, output, shown_findings(causes), headline)
 
 
 def _report(

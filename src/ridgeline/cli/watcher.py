@@ -95,15 +95,13 @@ def conclude_and_report(directory: RunDirectory, ending: "Ending") -> None:
 def _write_report(
     path: Path, directory: RunDirectory, summary: "RunSummary", say: Callable[[str], None]
 ) -> None:
-    from ridgeline.cli.output import formatted, write_whole
-    from ridgeline.diagnosis.run_page import run_page
-    from ridgeline.report.views.run import run_report
+    from ridgeline.cli.output import write_report
+    from ridgeline.cli.report import recorded_report
 
     try:
-        report = run_report(summary, lambda: run_page(directory, summary))
-        write_whole(path, formatted(report, path.suffix.lower()))
+        write_report(path, recorded_report(directory, summary), path.suffix.lower())
     except RidgelineError as error:
-        _say(f"ridgeline: {error.message}")
+        _say(f"ridgeline: {error.message}{f'; {error.hint}' if error.hint else ''}")
     else:
         say(f"wrote {path}")
 
@@ -112,11 +110,10 @@ def _write_page(directory: RunDirectory, summary: "RunSummary", say: Callable[[s
     """Write the run's page. The run is concluded already, so that a fault here costs the page
     alone."""
     from ridgeline.cli.output import formatted
-    from ridgeline.diagnosis.run_page import run_page
-    from ridgeline.report.views.run import run_report
+    from ridgeline.cli.report import recorded_report
 
     try:
-        report = run_report(summary, lambda: run_page(directory, summary))
+        report = recorded_report(directory, summary)
         directory.write_whole(directory.page_file.name, formatted(report, ".html").encode())
     except Exception as error:
         say(f"ridgeline: the run has no page: {type(error).__name__}: {error}")

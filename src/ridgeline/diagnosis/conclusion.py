@@ -32,11 +32,12 @@ from ridgeline.diagnosis.step_times import (
     throughput,
     times_of,
 )
+from ridgeline.errors import RidgelineError
 from ridgeline.records.facts import Place, Reason, because
 from ridgeline.records.finding import Findings
 from ridgeline.records.machine import Device
 from ridgeline.records.run import Capture, PythonView, Sampled, Status, Step, Target
-from ridgeline.records.run_directory import RunDirectory, is_process_alive
+from ridgeline.records.run_directory import NewerSchema, RunDirectory, is_process_alive
 from ridgeline.records.run_summary import (
     Efficiency,
     Energy,
@@ -70,6 +71,20 @@ def _silent(text: str) -> None:
 def conclude(directory: RunDirectory, on_progress: Callable[[str], None] = _silent) -> RunSummary:
     """Return the summary of a run. Raise NewerSchema if a newer version wrote the run."""
     return concluded_case(directory, on_progress)[0]
+
+
+def recorded_summary(directory: RunDirectory) -> RunSummary:
+    """Return what was concluded. If nothing was (the run was killed, or still runs) or the summary
+    is damaged, conclude from what was recorded. Raise NewerSchema as `conclude` does."""
+    try:
+        summary = directory.summary()
+        if summary is not None:
+            return summary
+    except NewerSchema:
+        raise
+    except RidgelineError:
+        pass
+    return conclude(directory)
 
 
 def concluded_case(
@@ -251,10 +266,8 @@ def _traced(
     directory: RunDirectory, read: RunRead, device: Device | None, attempts: Attempts
 ) -> Traced:
     rank = read.capture.rank if read.capture is not None else 0
-    path = directory.trace_file(rank)
-    if not path.is_file():
-        path = path.with_suffix("")  # not packed yet: the run was killed, watcher and all
-    if not path.is_file():
+    path = directory.stored_trace(rank)
+    if path is None:
         return Traced()
     windows = read.capture.windows if read.capture is not None else ()
     steps = sum(window.steps for window in windows if window.kind == "traced")

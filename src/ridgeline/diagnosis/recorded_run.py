@@ -66,21 +66,21 @@ class RunRead(Struct, frozen=True, kw_only=True):
 def read_run(directory: RunDirectory, attempts: Attempts) -> RunRead:
     """Read a run. Raise NewerSchema if a newer version wrote it: nothing in such a run can be
     trusted to mean what it did. Nothing else is raised."""
-    run = _run_file(directory, attempts)
+    run = read_run_file(directory, attempts)
     captures = _captures(directory, attempts)
     capture = next((c for c in captures if c.torch_imported), captures[0] if captures else None)
     rank = capture.rank if capture is not None else 0
-    telemetry = _lines("telemetry", directory.telemetry, rank, attempts)
+    telemetry = readable_lines("telemetry", directory.telemetry, rank, attempts)
     others: list[Telemetry] = []
     last_seen = {rank: telemetry[-1].at_ns} if telemetry else {}
     ranks = [rank, *(c.rank for c in captures if c.rank != rank)]
     for other in ranks[1:]:
-        found = _lines("telemetry", directory.telemetry, other, attempts)
+        found = readable_lines("telemetry", directory.telemetry, other, attempts)
         others += found
         if found:
             last_seen[other] = found[-1].at_ns
     steps = {
-        one: _ordered(_lines("steps", directory.steps, one, attempts))
+        one: ordered_steps(readable_lines("steps", directory.steps, one, attempts))
         for one in ranks[:MAX_COMPARED_RANKS]
     }
     return RunRead(
@@ -99,7 +99,8 @@ def read_run(directory: RunDirectory, attempts: Attempts) -> RunRead:
     )
 
 
-def _run_file(directory: RunDirectory, attempts: Attempts) -> RunFile:
+def read_run_file(directory: RunDirectory, attempts: Attempts) -> RunFile:
+    """Read run.json. If it is damaged, return a record that says so, and note why in `attempts`."""
     try:
         return directory.run()
     except NewerSchema:
@@ -122,7 +123,10 @@ def _captures(directory: RunDirectory, attempts: Attempts) -> tuple[Capture, ...
     return tuple(sorted(found, key=lambda capture: capture.rank))
 
 
-def _lines(what: str, read: Callable[[int], Lines[T]], rank: int, attempts: Attempts) -> Lines[T]:
+def readable_lines(
+    what: str, read: Callable[[int], Lines[T]], rank: int, attempts: Attempts
+) -> Lines[T]:
+    """Return the lines that can be read, and note in `attempts` that others could not."""
     found = attempts.part(what, lambda: read(rank))
     if found is None:
         return Lines()
@@ -134,7 +138,7 @@ def _lines(what: str, read: Callable[[int], Lines[T]], rank: int, attempts: Atte
     return found
 
 
-def _ordered(steps: Sequence[Step]) -> tuple[Step, ...]:
+def ordered_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
     """Return the steps by index. Of a step that was written twice the later one counts."""
     return tuple(step for _, step in sorted({step.index: step for step in steps}.items()))
 

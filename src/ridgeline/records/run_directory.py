@@ -98,6 +98,12 @@ class RunDirectory:
     def trace_file(self, rank: int = 0) -> Path:
         return self.path / f"trace-rank{rank}.json.gz"
 
+    def stored_trace(self, rank: int = 0) -> Path | None:
+        """Return the trace of a rank, which is not packed yet if the run was killed; None if there
+        is no trace."""
+        packed = self.trace_file(rank)
+        return next((path for path in (packed, packed.with_suffix("")) if path.is_file()), None)
+
     def memory_file(self, rank: int = 0) -> Path:
         return self.path / f"memory-rank{rank}.pickle"
 

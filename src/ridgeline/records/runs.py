@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 
 from msgspec import Struct
@@ -68,7 +69,9 @@ def find(root: Path, wanted: str) -> RunDirectory:
         return _at(Path(wanted))
     if not runs:
         raise RidgelineError(f"there are no runs in {root}", "ridgeline run train.py makes one")
-    raise RidgelineError(f"no run in {root} is called {wanted}", f"there are: {_names(runs)}")
+    near = _nearest(wanted, runs)
+    hint = f"did you mean: {_names(near)}" if near else f"there are: {_names(runs)}"
+    raise RidgelineError(f"no run in {root} is called {wanted}", hint)
 
 
 def _at(path: Path) -> RunDirectory:
@@ -79,6 +82,18 @@ def _at(path: Path) -> RunDirectory:
     if not os.path.lexists(path):
         raise RidgelineError(f"there is no run at {path}: no such directory")
     raise RidgelineError(f"{path} is not a run: it has no run.json")
+
+
+def _nearest(wanted: str, runs: Sequence[RunDirectory]) -> list[RunDirectory]:
+    """Return the runs whose names are most like `wanted`. The program's part of a name counts too:
+    "trian.py" is near 1115-120301-train."""
+    programs = {run.name: run.name.split("-", 2)[-1] for run in runs}
+    word = os.path.splitext(wanted)[0]
+    near = [
+        *get_close_matches(wanted, programs, _MAX_LISTED_RUNS),
+        *get_close_matches(word, programs.values(), _MAX_LISTED_RUNS),
+    ]
+    return [run for run in runs if run.name in near or programs[run.name] in near]
 
 
 def _names(runs: Sequence[RunDirectory]) -> str:
@@ -94,6 +109,12 @@ _OURS = _NAMES + tuple(f".{name}" for name in _NAMES)
 """Beginnings of the names of our files. A file that was being written has a dot in front."""
 _UNFINISHED = re.compile(rf"\.(?:{'|'.join(map(re.escape, _NAMES))}).*\.(?:[0-9a-f]{{8}}|part)")
 """Names of files that were being written when their writer was killed."""
+
+
+def is_record(run: RunDirectory, path: Path) -> bool:
+    """Return whether a file is part of what a run recorded, and may not be written over."""
+    inside = path.absolute().parent.resolve() == run.path.resolve()
+    return inside and path.name != "report.html" and path.name.startswith(_OURS)
 
 
 def remove(run: RunDirectory) -> int:

@@ -399,6 +399,24 @@ class Figures(Struct, frozen=True):
     rows: Sequence[Sequence[Any]]
 
 
+class Scalar(Struct, frozen=True):
+    name: str
+    """Its group, a slash, and its own name."""
+    values: Sequence[Any]
+    """One a step; None where the value is not known. A text is "nan", "inf" or "-inf"."""
+
+
+class Scalars(Struct, frozen=True, kw_only=True):
+    """Values over the steps of one process."""
+
+    name: str
+    times_s: Sequence[float]
+    """When each step ended, in seconds since 1970."""
+    steps: Sequence[int]
+    """The number of each step."""
+    scalars: tuple[Scalar, ...]
+
+
 class Report(Struct, frozen=True, kw_only=True):
     """All forms of one result. Each is made when it is asked for."""
 
@@ -408,5 +426,7 @@ class Report(Struct, frozen=True, kw_only=True):
     page: Callable[[], Document] | None = None
     """What a page shows, where it is more than the document."""
     figures: Callable[[], Figures] | None = None
+    scalars: Callable[[], Sequence[Scalars]] | None = None
+    """Its values over the steps, for each process."""
     picture: Callable[[], WaterfallChart] | None = None
     """The picture, for formats that are a picture alone."""

@@ -14,6 +14,7 @@ from ridgeline import units
 from ridgeline.records.facts import Place, Trust
 from ridgeline.records.run import PythonView, Status
 from ridgeline.records.run_page import RunPage
+from ridgeline.records.run_steps import RunSteps
 from ridgeline.records.run_summary import (
     Efficiency,
     NextPurpose,
@@ -56,6 +57,7 @@ from ridgeline.report.views.findings import (
     findings_section,
     shown_findings,
 )
+from ridgeline.report.views.run_steps import run_figures, run_scalars
 
 DOCUMENT_SCHEMA = 1
 MAX_HIDDEN_DIFFERENCE = 0.02
@@ -109,8 +111,13 @@ _NEXT: dict[NextPurpose, str] = {
 }
 
 
-def run_report(summary: RunSummary, page: Callable[[], RunPage] | None = None) -> Report:
-    """`page` reads what the run's own page shows beside the summary."""
+def run_report(
+    summary: RunSummary,
+    page: Callable[[], RunPage] | None = None,
+    steps: Callable[[], RunSteps] | None = None,
+) -> Report:
+    """Return the report of a run. `page` reads what the run's own page shows beside the summary;
+    `steps` reads what figures and scalars are made from."""
 
     def page_document() -> Document:
         from ridgeline.report.views import run_page
@@ -118,7 +125,11 @@ def run_report(summary: RunSummary, page: Callable[[], RunPage] | None = None) -
         return run_page.document(page()) if page is not None else document(summary)
 
     return Report(
-        document=lambda: document(summary), data=lambda: data(summary), page=page_document
+        document=lambda: document(summary),
+        data=lambda: data(summary),
+        page=page_document,
+        figures=None if steps is None else lambda: run_figures(steps()),
+        scalars=None if steps is None else lambda: run_scalars(steps()),
     )
 
 
