@@ -80,7 +80,7 @@ def conclude_and_report(directory: RunDirectory, ending: "Ending") -> None:
     from ridgeline.integrations.run_lifecycle import finish_run
 
     settings = directory.run().settings
-    say = (lambda text: None) if settings.quiet else _say
+    say = _silent if settings.quiet else _say
     summary = finish_run(
         directory, ending.at_ns, ending.exit_code, ending.problem, say, ending.oom_kills
     )
@@ -89,7 +89,8 @@ def conclude_and_report(directory: RunDirectory, ending: "Ending") -> None:
     elif not settings.quiet:
         _print_report(summary, full=settings.verbose)
     if not settings.at_once:  # else it is a look of `optimize`, which nobody opens
-        _write_page(directory, summary, say)
+        # With an output file, the one line that names it is all that is printed.
+        _write_page(directory, summary, _silent if settings.output else say)
 
 
 def _write_report(
@@ -138,6 +139,10 @@ def _keep_stderr_only() -> None:
     os.close(nothing)
     with contextlib.suppress(OSError):
         os.nice(WATCHER_NICENESS)
+
+
+def _silent(text: str) -> None:
+    pass
 
 
 def _say(text: str) -> None:
