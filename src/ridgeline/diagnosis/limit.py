@@ -189,6 +189,8 @@ def _host_full(full: OutOfMemory, seen: Observed) -> Verdict:
     else:
         growth = 0.0
     killed = LimitCode.HOST_KILLED if full.sure else LimitCode.HOST_PERHAPS_KILLED
+    if full.worker:
+        killed = LimitCode.WORKER_KILLED
     reason = because(
         killed if full.killed else LimitCode.HOST_OUT_OF_MEMORY,
         step=full.step, phase=full.phase, used_bytes=full.allocated_bytes,

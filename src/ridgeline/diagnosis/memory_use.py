@@ -310,7 +310,8 @@ def with_death_for_memory(read: RunRead, memory: MemoryUse) -> RunRead:
     """Return `read` with the shortage that the program was killed for; unchanged if it was not
     killed for memory."""
     capture = read.capture
-    if capture is None or capture.out_of_memory is not None or not _was_killed(read):
+    worker = _lost_worker(read)
+    if capture is None or capture.out_of_memory is not None or not (worker or _was_killed(read)):
         return read
     room, samples = read.run.environment.memory_bytes, read.telemetry
     sizes = [sum(process.rss_bytes for process in sample.processes) for sample in samples]
@@ -327,6 +328,7 @@ def with_death_for_memory(read: RunRead, memory: MemoryUse) -> RunRead:
         total_bytes=room,
         on="host",
         killed=True,
+        worker=worker,
         sure=sure,
         allocated_bytes=used,
         step=max((step.index for step in read.steps), default=0),
@@ -341,6 +343,14 @@ def _was_killed(read: RunRead) -> bool:
         return False
     code = read.run.exit_code
     return code == -signal.SIGKILL or (code is None and read.run.oom_kills > 0)
+
+
+def _lost_worker(read: RunRead) -> bool:
+    """Return whether the kernel killed a worker for memory, and the program ended by the error that
+    this raises in it."""
+    had_workers = any(process.worker for sample in read.telemetry for process in sample.processes)
+    raised = read.capture is not None and read.capture.ended == "raised"
+    return raised and had_workers and read.run.oom_kills > 0
 
 
 def _before(read: RunRead) -> int:

@@ -366,6 +366,8 @@ class OutOfMemory(Struct, frozen=True, kw_only=True):
     killed: bool = False
     """Whether the system killed the program. This is known from outside, from how the program ended
     and how much memory was in use."""
+    worker: bool = False
+    """Whether the system killed a worker of a DataLoader, which ended the program."""
     sure: bool = True
     """False if the program was killed while its memory grew, but it is not known that this was the
     reason."""

@@ -44,6 +44,7 @@ class LimitCode(StrEnum):
     ALLOCATOR_RETRIES = "limit.allocator-retries"  # retries_per_step, share
     HOST_KILLED = "limit.host-killed"  # step, phase, used_bytes, total_bytes, growth_bytes
     HOST_PERHAPS_KILLED = "limit.host-perhaps-killed"  # the same
+    WORKER_KILLED = "limit.worker-killed"  # the same; a worker of a DataLoader was killed
     HOST_OUT_OF_MEMORY = "limit.host-out-of-memory"  # the same, asked_bytes
     LATE_RANK = "limit.late-rank"  # rank, late_s, place
     LATE_RANK_PHASE = "limit.late-rank-phase"  # rank, phase, longer_s, place

@@ -61,6 +61,10 @@ _LIMITS: dict[str, str] = {
     LimitCode.HOST_KILLED: (
         f"the system killed the program for memory {_WHEN}, with {_ON_HOST} resident{_GROWTH}"
     ),
+    LimitCode.WORKER_KILLED: (
+        f"the system killed a DataLoader worker for memory {_WHEN}, with {_ON_HOST} resident in "
+        f"the program and its workers{_GROWTH}"
+    ),
     LimitCode.HOST_PERHAPS_KILLED: (
         f"the program was killed, perhaps for memory, {_WHEN}, with {_ON_HOST} resident{_GROWTH}"
     ),

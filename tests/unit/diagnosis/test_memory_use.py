@@ -211,7 +211,7 @@ GIB, MS = 2**30, 1_000_000
 
 def read(
     last_gib: float, *, exit_code: int | None = -9, oom_kills: int = 0, ended: Status = "running",
-    available: int | None = None,
+    available: int | None = None, workers: int = 0,
 ) -> RunRead:  # fmt: skip
     """Sixteen GiB of memory, of which the program takes one at first and `last_gib` in the end."""
     sizes = [GIB + (last_gib - 1) * GIB * i / 49 for i in range(50)]
@@ -224,7 +224,8 @@ def read(
         steps=tuple(Step(index=i, start_ns=i * 50 * MS, dur_ns=50 * MS) for i in range(40)),
         telemetry=tuple(
             Telemetry(at_ns=i * 100 * MS, host_memory_available_bytes=available,
-                      processes=(ProcessSample(pid=1, rss_bytes=int(size)),))
+                      processes=(ProcessSample(pid=1, rss_bytes=int(size)),
+                                 *(ProcessSample(pid=2 + n, worker=True) for n in range(workers))))
             for i, size in enumerate(sizes)
         ),
     )  # fmt: skip
@@ -246,6 +247,23 @@ def test_a_kill_with_memory_full_was_for_memory(run: RunRead) -> None:
     assert found is not None
     assert (found.on, found.killed, found.sure) == ("host", True, True)
     assert found.total_bytes == 16 * GIB
+
+
+def test_a_worker_that_the_kernel_killed_ended_the_program() -> None:
+    found = death(read(2.0, oom_kills=1, exit_code=1, ended="raised", workers=2))
+    assert found is not None
+    assert (found.killed, found.worker, found.sure) == (True, True, True)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [read(2.0, exit_code=1, ended="raised", workers=2),
+     read(2.0, oom_kills=1, exit_code=1, ended="raised"),
+     read(2.0, oom_kills=1, exit_code=0, ended="finished", workers=2)],
+    ids=["nothing was killed", "there were no workers", "the program went on"],
+)  # fmt: skip
+def test_other_errors_are_not_blamed_on_a_lost_worker(run: RunRead) -> None:
+    assert death(run) is None
 
 
 def test_growth_before_a_kill_makes_memory_a_likely_cause_only() -> None:
