@@ -39,7 +39,6 @@ class SearchCode(StrEnum):
     TOO_FEW_STEPS = "contest.too-few-steps"
     NO_MEASURE = "contest.no-measure"  # measure
     NOTHING_TO_CHANGE = "contest.nothing-to-change"
-    NOT_APPLIED = "contest.not-applied"  # detail: what the fix said when it found nothing
     # A fix was not tried.
     OUT_OF_TIME = "skip.out-of-time"
     TOO_LITTLE_TIME = "skip.too-little-time"  # free_s, pair_s
@@ -54,8 +53,6 @@ class SearchCode(StrEnum):
     BOUND_WITHIN_NOISE = "skip.bound-within-noise"  # bound
     KEPT_DOES_MORE = "skip.kept-does-more"  # title
     SAVES_MEMORY = "skip.saves-memory"  # goal
-    CANNOT_HELP = "skip.cannot-help"  # detail: what the fix said about this program or machine
-    NEEDS_OWN_PROCESS = "skip.needs-own-process"
     # A fix was kept and dropped later.
     REPLACED = "drop.replaced"  # title
     REDUNDANT = "drop.redundant"  # cause: the contest with and without it

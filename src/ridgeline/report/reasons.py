@@ -62,7 +62,6 @@ _SEARCH: dict[str, str] = {
     SearchCode.TOO_FEW_STEPS: "it took too few steps to be timed",
     SearchCode.NO_MEASURE: "{measure:no_measure}",
     SearchCode.NOTHING_TO_CHANGE: "it found nothing to change",
-    SearchCode.NOT_APPLIED: "{detail}",
     SearchCode.OUT_OF_TIME: "too little time was left",
     SearchCode.TOO_LITTLE_TIME: (
         "too little time was left for it: {free_s:seconds}, and a pair may take {pair_s:seconds}"
@@ -80,10 +79,6 @@ _SEARCH: dict[str, str] = {
     ),
     SearchCode.KEPT_DOES_MORE: "{title} is kept and does more",
     SearchCode.SAVES_MEMORY: "it saves memory but costs time, and the goal is {goal}",
-    SearchCode.CANNOT_HELP: "{detail}",
-    SearchCode.NEEDS_OWN_PROCESS: (
-        "it needs a process of its own: use `ridgeline optimize script.py`"
-    ),
     SearchCode.REPLACED: "{title} is better",
     SearchCode.REDUNDANT: "no gain beside the other kept fixes: {cause}",
     SearchCode.NOT_REPEATED: f"not confirmed: a second measurement gave {_RATIO}",

@@ -92,7 +92,7 @@ def test_what_finds_nothing_to_change_is_not_applied_and_never_equal() -> None:
     assert found.rungs[0].reason == because(Skip.NO_LOADER)
 
 
-EMULATED = because(SearchCode.CANNOT_HELP, detail="bfloat16 is emulated")
+EMULATED = because(Skip.DTYPE_EMULATED, dtype="bfloat16")
 
 
 def test_what_cannot_win_is_not_tried() -> None:

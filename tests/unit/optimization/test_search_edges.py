@@ -192,7 +192,7 @@ def test_an_interrupt_at_any_trial_leaves_figures_that_can_be_read(last: int) ->
         [
             candidate("a"),
             candidate("b"),
-            candidate("c", unable=because(SearchCode.CANNOT_HELP, detail="no")),
+            candidate("c", unable=because(Skip.NO_LOADER)),
         ],
     )
     found = ladder.climb("train.py")

@@ -8,7 +8,7 @@ from ridgeline.records.facts import Place, Ratio, Reason, because
 from ridgeline.records.optimized import Optimized, Rung, SearchCode, Total, Written
 from ridgeline.records.parity import Check, Parity
 from ridgeline.records.reason_codes import ByHand, Done, Obstacle
-from ridgeline.records.trial import Applied, FixTarget
+from ridgeline.records.trial import Applied, FixTarget, TrialFailure
 
 GIB = 2**30
 HOSTILE = (
@@ -55,7 +55,7 @@ ROUNDED = parity()
 
 def rung(fix: str, title: str, status: Any, why: str | Reason = "", **told: Any) -> Rung:
     """A rung whose reason is given, or is what a fix said about the program."""
-    reason = because(SearchCode.CANNOT_HELP, detail=why) if isinstance(why, str) else why
+    reason = because(TrialFailure.RAISED, error=why) if isinstance(why, str) else why
     return Rung(fix=fix, title=title, status=status, reason=reason, **told)
 
 
@@ -267,7 +267,7 @@ def hostile() -> Optimized:
     return replace(
         climbed(), command=HOSTILE, device=HOSTILE, rungs=(kept, other, named, untried),
         advice=(HOSTILE,), problems=(HOSTILE,),
-        stopped=because(SearchCode.CANNOT_HELP, detail=HOSTILE), replay=HOSTILE, run=HOSTILE,
+        stopped=because(TrialFailure.RAISED, error=HOSTILE), replay=HOSTILE, run=HOSTILE,
         total=replace(total(), parity=parity("weak", why=HOSTILE)),
         written=Written(
             files=(HOSTILE,), diff=DIFF + HOSTILE, checked=HOSTILE, agrees=False,

@@ -22,7 +22,7 @@ def rows(text: str) -> list[list[str]]:
 
 def test_each_sample_has_a_row_in_order_of_rounds() -> None:
     table = rows(csv(comparison()))
-    assert table[0] == ["round", "arm", "ns"]
+    assert table[0] == ["round", "variant", "ns"]
     assert table[1] == ["1", "baseline", "12300000.0"]
     assert table[2] == ["1", "fast.py:step", "9400000.0"]
     assert len(table) == 1 + 2 * 60
@@ -32,12 +32,12 @@ def test_a_variant_with_fewer_samples_has_fewer_rows() -> None:
     short = comparison(
         candidate(of_variant={"samples_ns": (1.0,)}), baseline=variant("s", samples_ns=())
     )
-    assert rows(csv(short)) == [["round", "arm", "ns"], ["1", "fast.py:step", "1.0"]]
+    assert rows(csv(short)) == [["round", "variant", "ns"], ["1", "fast.py:step", "1.0"]]
 
 
 @pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@x", "+1", "-1"])
 def test_no_name_is_run_as_a_spreadsheet_formula(name: str) -> None:
-    assert {row[1] for row in rows(csv(with_names(name)))} == {"arm", "baseline", f"'{name}"}
+    assert {row[1] for row in rows(csv(with_names(name)))} == {"variant", "baseline", f"'{name}"}
 
 
 def test_each_pair_has_a_row_with_the_reason_if_it_was_not_measured() -> None:

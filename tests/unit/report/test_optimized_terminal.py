@@ -9,6 +9,7 @@ from ridgeline.cli.optimize_progress import settled
 from ridgeline.records.facts import Ratio, Reason, because
 from ridgeline.records.ladder import Ladder
 from ridgeline.records.optimized import Optimized, SearchCode
+from ridgeline.records.trial import TrialFailure
 from ridgeline.report.document import Row, Span
 from ridgeline.report.views.optimized import document, method
 from ridgeline.report.views.optimized_phrases import headline as headline_of
@@ -260,7 +261,7 @@ def test_fixes_excluded_by_keep_exact_alone_are_not_called_useless() -> None:
     rounding, semantics = (
         because(SearchCode.NOT_EXACT, alters=what) for what in ("rounding", "semantics")
     )
-    other = because(SearchCode.CANNOT_HELP, detail="a CPU has no TF32")
+    other = because(TrialFailure.RAISED, error="a CPU has no TF32")
     assert ruled_out(rounding, other, rounding, semantics) == (
         "Nothing exact to try: 2 fixes alter rounding; leave --keep-exact out to try them"
     )

@@ -7,6 +7,7 @@ from rich.cells import cell_len
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import Optimized, Rung, SearchCode
 from ridgeline.records.reason_codes import Skip, SkipKind
+from ridgeline.records.trial import TrialFailure
 from ridgeline.report.reasons import explain
 from ridgeline.report.renderers import markdown
 from ridgeline.report.views.optimized import data, document, kind_of, untried_kinds
@@ -42,7 +43,7 @@ ON_A_CPU = (
     ("a CUDA graph of the whole step", because(Skip.NO_GPU)),
     ("torch.compile for changing shapes", because(Skip.SAME_SHAPES)),
     ("torch.compile, products chosen by timing", because(Skip.NO_GPU)),
-    ("something new", because(SearchCode.CANNOT_HELP, detail="nobody has a code for it yet")),
+    ("something new", because(TrialFailure.RAISED, error="nobody has a code for it yet")),
 )  # fmt: skip
 
 
@@ -99,14 +100,14 @@ def test_a_reason_that_all_fixes_of_a_line_share_is_printed_itself() -> None:
     none = because(Skip.NO_CONVOLUTION)
     *_, last = lines(of(("A", none), ("B", none)), 100)
     assert last.split() == ["no", "convolution", "was", "seen", "A", "·", "B"]
-    alone = lines(of(("A", because(SearchCode.CANNOT_HELP, detail="for its own reason"))), 100)
+    alone = lines(of(("A", because(TrialFailure.RAISED, error="for its own reason"))), 100)
     assert alone[0].strip() == "Not tried: 1 fix; the report and --json have every reason"
     assert alone[-1].split("  ")[1:] == [" for its own reason", "A"]
 
 
 def test_the_kind_comes_from_the_code_and_not_from_the_words() -> None:
     assert kind_of(because(Skip.DOES_NOT_TRAIN)) is SkipKind.DOES_NOT_TRAIN
-    assert kind_of(because(SearchCode.CANNOT_HELP, detail="it needs a GPU")) is SkipKind.OTHER
+    assert kind_of(because(TrialFailure.RAISED, error="it needs a GPU")) is SkipKind.OTHER
 
 
 @pytest.mark.parametrize("alters", [("rounding",), ("rounding", "rounding", "semantics")])

@@ -795,4 +795,4 @@ def figures(comparison: Comparison) -> Figures:
         for name, variant in named
         if i < len(variant.samples_ns)
     ]
-    return Figures(("round", "arm", "ns"), rows)
+    return Figures(("round", "variant", "ns"), rows)
