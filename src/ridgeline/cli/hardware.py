@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ridgeline.cli.output import PAGE_ENDINGS, output_options
+from ridgeline.records.facts import because
+from ridgeline.records.machine import Disturbance
 
 if TYPE_CHECKING:
     from ridgeline.records.machine import Machine
@@ -83,8 +85,8 @@ def _machine(
     for label, found in zip(labels, devices, strict=True):
         is_measured = any(ceiling.source == "measured" for ceiling in found.ceilings)
         ask = hardware.stored_conditions if is_measured else hardware.conditions
-        conditions += [f"{label}: {sentence}" for sentence in ask(label)]
-    machine = msgspec.structs.replace(
-        machine, devices=devices, conditions=tuple(dict.fromkeys(conditions))
-    )
+        conditions += [
+            because(Disturbance.ON_DEVICE, cause=cause, device=label) for cause in ask(label)
+        ]
+    machine = msgspec.structs.replace(machine, devices=devices, conditions=tuple(conditions))
     return machine, {label: hardware.missing_dtypes(label) for label in labels}

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from ridgeline.machine.cache_folder import folder
+from ridgeline.records.facts import Reason
 from ridgeline.records.machine import Ceiling, Quantity
 
 
@@ -50,8 +51,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     ceilings: tuple[Ceiling, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     """The dtypes that were tried and that the device cannot compute."""
-    conditions: tuple[str, ...] = ()
-    """Sentences on what disturbed the newest measurement."""
+    conditions: tuple[Reason, ...] = ()
+    """What disturbed the newest measurement."""
     disturbed: tuple[tuple[Quantity, str], ...] = ()
     """The ceilings (quantity, dtype) measured while others used the device: they may be low."""
     exceeded: tuple[tuple[Quantity, str], ...] = ()

@@ -1,8 +1,8 @@
 """Disturbances of a measurement on this machine: other programs, throttling, limits on clocks and
 cores.
 
-Each `…_sentences` function turns readings into sentences with numbers; `conditions` and
-`DisturbanceWatch` take the readings.
+`conditions` and `DisturbanceWatch` take readings. The other functions judge them: they return a
+reason, a code of `Disturbance` with its numbers, for each disturbance.
 """
 
 import os
@@ -19,11 +19,12 @@ from msgspec import Struct
 from ridgeline.machine import identity, nvml, processor
 from ridgeline.machine.identity import resolve_device
 from ridgeline.records.comparison import Surroundings
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.machine import Disturbance
 
 _GIB = 1 << 30
 # Memory that a CUDA context, or the reserve of the driver, may use: 0.5 GiB each on an H200.
 _CONTEXT_BYTES = _GIB
-UNSEEN = "throttling and other processes on the device cannot be seen: no NVML here"
 MIN_SPAN_S = 0.2
 """The shortest span over which the processor time of other programs can be measured. It is counted
 in ticks of 10 ms, and the ticks of a process and of a processor do not coincide."""
@@ -39,22 +40,22 @@ class HostTimes(Struct, frozen=True, kw_only=True):
     own_s: float
 
 
-def conditions(device: str = "cpu") -> tuple[str, ...]:
+def conditions(device: str = "cpu") -> tuple[Reason, ...]:
     """Return what would disturb a measurement on `device` now. This takes a fifth of a second."""
     watch = DisturbanceWatch(resolve_device(device))
     time.sleep(0.2)
-    return watch.sentences()
+    return watch.disturbances()
 
 
 class DisturbanceWatch:
-    """Records what disturbs a measurement from its creation on. `look` samples the GPU; `sentences`
-    and `surroundings` report."""
+    """Records what disturbs a measurement from its creation on. `look` samples the GPU;
+    `disturbances` and `surroundings` report."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._readings: list[nvml.Reading] = []
         self._load = _load()
-        self._limits = _limit_sentences()
+        self._limits = _limits()
         self._tenants = gpu_now(device) if device.type == "cuda" else ()
         self._before = host_times()
 
@@ -64,7 +65,7 @@ class DisturbanceWatch:
         if reading is not None:
             self._readings.append(reading)
 
-    def others(self) -> tuple[str, ...]:
+    def others(self) -> tuple[Reason, ...]:
         """Return what other programs did on the device. It will pass, and then it is worth
         measuring again.
 
@@ -72,7 +73,7 @@ class DisturbanceWatch:
         GPU, and the hosts of shared GPUs are always busy."""
         if self._device.type == "cpu":
             return self._host()
-        return tuple(sentence for sentence in self._tenants if sentence != UNSEEN)
+        return tuple(one for one in self._tenants if one.code != Disturbance.GPU_UNSEEN)
 
     def busy_since(self, before: HostTimes) -> bool:
         """Return whether other programs have used the processors since `before`. This is asked for
@@ -81,12 +82,11 @@ class DisturbanceWatch:
         if self._device.type != "cpu" or after.at_s - before.at_s < MIN_SPAN_S:
             return False
         cores = len(processor.affinity())
-        return bool(host_sentences(before, after, cores, None, os.cpu_count() or 1))
+        return bool(host_disturbances(before, after, cores, None, os.cpu_count() or 1))
 
-    def sentences(self) -> tuple[str, ...]:
+    def disturbances(self) -> tuple[Reason, ...]:
         """Return all that disturbed the measurement since this watch was made."""
-        throttled = throttle_sentences(self._readings)
-        return self._host() + self._tenants + self._limits + throttled
+        return self._host() + self._tenants + self._limits + lowered_clocks(self._readings)
 
     def surroundings(self) -> Surroundings:
         """Return the same as numbers, for the record of a comparison."""
@@ -100,13 +100,13 @@ class DisturbanceWatch:
             load_1min=self._load,
             steal_share=steal,
             others_cores=max(others, 0.0),
-            sentences=self.sentences() + _crowding(self._device, cores, others),
+            disturbances=self.disturbances() + _crowding(self._device, cores, others),
             versions={"torch": str(torch.__version__), "python": platform.python_version()},
         )
 
-    def _host(self) -> tuple[str, ...]:
+    def _host(self) -> tuple[Reason, ...]:
         cores = len(processor.affinity())
-        return host_sentences(self._before, host_times(), cores, self._load, os.cpu_count() or 1)
+        return host_disturbances(self._before, host_times(), cores, self._load, os.cpu_count() or 1)
 
 
 def host_times() -> HostTimes:
@@ -125,22 +125,21 @@ def host_times() -> HostTimes:
     )
 
 
-def host_sentences(
+def host_disturbances(
     before: HostTimes, after: HostTimes, cores: int, load: float | None, processors: int
-) -> tuple[str, ...]:
+) -> tuple[Reason, ...]:
     """Return what other programs did on the host between two readings. `cores` is the number of
     processors this process may use. `load` is the 1-minute average of the whole machine, and so is
     compared with all its `processors`."""
-    sentences = []
+    found = []
     others, steal = host_shares(before, after, cores)
     if others > max(0.25, 0.05 * cores):
-        sentences.append(f"other processes use {others:.1f} of {cores} cores")
+        found.append(because(Disturbance.OTHER_PROCESSES, used_cores=others, cores=cores))
     if load is not None and load > processors:
-        sentences.append(f"the 1-minute load is {load:.1f} on {processors} processors")
+        found.append(because(Disturbance.LOAD, load=load, processors=processors))
     if steal > 0.02:
-        share = f"{100 * steal:.0f} %"
-        sentences.append(f"the hypervisor takes {share} of the CPU time (steal)")
-    return tuple(sentences)
+        found.append(because(Disturbance.STEAL, share=steal))
+    return tuple(found)
 
 
 def host_shares(before: HostTimes, after: HostTimes, cores: int) -> tuple[float, float]:
@@ -150,18 +149,21 @@ def host_shares(before: HostTimes, after: HostTimes, cores: int) -> tuple[float,
     return others, (after.steal_s - before.steal_s) / elapsed / cores
 
 
-def _crowding(device: torch.device, cores: int, others: float) -> tuple[str, ...]:
-    """Return a sentence if torch uses more threads than cores are free. A thread that waits for a
-    processor stalls all the others: on two busy cores, the times of two threads had an IQR of 61 %,
-    those of one thread 14 %."""
+def _crowding(device: torch.device, cores: int, others: float) -> tuple[Reason, ...]:
+    """Return a disturbance if torch uses more threads than cores are free. A thread that waits for
+    a processor stalls all the others: on two busy cores, the times of two threads had an IQR of
+    61 %, those of one thread 14 %."""
     threads = torch.get_num_threads()
     free = cores - others
     if device.type != "cpu" or threads < 2 or threads <= free + 0.25:
         return ()
+    better = max(int(free), 1)
     return (
-        f"torch uses {threads} threads and {max(free, 0):.1f} cores were free: fewer "
-        f"(OMP_NUM_THREADS={max(int(free), 1)}) would be steadier",
-    )
+        because(
+            Disturbance.TOO_MANY_THREADS, threads=threads, free_cores=max(free, 0.0),
+            better_threads=better,
+        ),
+    )  # fmt: skip
 
 
 def _device_name(device: torch.device) -> str:
@@ -170,18 +172,18 @@ def _device_name(device: torch.device) -> str:
     return processor.name()
 
 
-def throttle_sentences(readings: Sequence[nvml.Reading]) -> tuple[str, ...]:
+def lowered_clocks(readings: Sequence[nvml.Reading]) -> tuple[Reason, ...]:
     """Return why the device lowered its clocks while it worked, from samples taken meanwhile."""
-    sentences = []
-    for bits, cause in (
-        (nvml.HW_THERMAL | nvml.SW_THERMAL, "thermal throttling"),
-        (nvml.SW_POWER_CAP, "power cap"),
-        (nvml.HW_POWER_BRAKE, "external power brake"),
-        (nvml.SYNC_BOOST, "clocks tied to another GPU's (sync boost)"),
+    found = []
+    for bits, code in (
+        (nvml.HW_THERMAL | nvml.SW_THERMAL, Disturbance.HOT),
+        (nvml.SW_POWER_CAP, Disturbance.POWER_CAP),
+        (nvml.HW_POWER_BRAKE, Disturbance.POWER_BRAKE),
+        (nvml.SYNC_BOOST, Disturbance.SYNC_BOOST),
     ):
         held = [r for r in readings if r.reasons & bits]
         if held:
-            sentences.append(_throttled(cause, held, len(readings)))
+            found.append(_lowered(code, held, len(readings)))
     # The general slowdown bit is also set with the specific ones; it counts only without them.
     alone = [
         r
@@ -189,24 +191,26 @@ def throttle_sentences(readings: Sequence[nvml.Reading]) -> tuple[str, ...]:
         if r.reasons & nvml.HW_SLOWDOWN and not r.reasons & (nvml.HW_THERMAL | nvml.HW_POWER_BRAKE)
     ]
     if alone:
-        sentences.append(_throttled("hardware slowdown", alone, len(readings)))
-    return tuple(sentences)
+        found.append(_lowered(Disturbance.SLOWDOWN, alone, len(readings)))
+    return tuple(found)
 
 
-def _throttled(cause: str, held: Sequence[nvml.Reading], looks: int) -> str:
+def _lowered(code: Disturbance, held: Sequence[nvml.Reading], looks: int) -> Reason:
     low = min(held, key=lambda r: r.sm_mhz)
-    facts = [f"SM clock down to {low.sm_mhz} of {low.sm_max_mhz} MHz"]
-    if cause == "power cap":
-        power = max(r.power_w for r in held)
-        facts.append(f"{power:.0f} W of a {low.power_limit_w:.0f} W limit")
-    else:
-        facts.append(f"{max(r.temperature_c for r in held)} °C")
-    return f"{cause} in {len(held)} of {looks} looks while measuring: {', '.join(facts)}"
+    clocks: dict[str, Any] = {"sm_mhz": low.sm_mhz, "sm_max_mhz": low.sm_max_mhz}
+    if code is Disturbance.POWER_CAP:
+        power_w = max(r.power_w for r in held)
+        return because(
+            code, looks=len(held), all_looks=looks, **clocks, power_w=power_w,
+            power_limit_w=low.power_limit_w,
+        )  # fmt: skip
+    hottest_c = max(r.temperature_c for r in held)
+    return because(code, looks=len(held), all_looks=looks, **clocks, temperature_c=hottest_c)
 
 
-def tenant_sentences(
+def tenant_disturbances(
     tenants: nvml.Tenants, *, own_pid: int, own_bytes: int, has_context: bool, has_run: bool
-) -> tuple[str, ...]:
+) -> tuple[Reason, ...]:
     """Return what other processes do on the device, by their ids, their memory and their work.
 
     In a container, process ids may come from another namespace. If this process has a CUDA context
@@ -218,27 +222,25 @@ def tenant_sentences(
     reserved_bytes = (2 if has_context else 1) * _CONTEXT_BYTES
     foreign_bytes = max(0, tenants.used_bytes - own_bytes - reserved_bytes)
     crowded = other_processes > 0 or foreign_bytes > 0
-    sentences = []
+    found = []
     if crowded:
-        ending = "" if other_processes == 1 else "es"
-        sentences.append(
-            f"{other_processes or 'unlisted'} other process{ending} on the device, "
-            f"{foreign_bytes / _GIB:.1f} GiB of its memory held by others"
+        found.append(
+            because(Disturbance.GPU_SHARED, processes=other_processes, held_bytes=foreign_bytes)
         )
     # Once this process has used the device, the utilisation may be its own; then it counts only if
     # there are others.
     if tenants.utilisation_percent > 5 and (crowded or not has_run):
-        sentences.append(f"the device was {tenants.utilisation_percent} % busy before we started")
-    return tuple(sentences)
+        found.append(because(Disturbance.GPU_BUSY, share=tenants.utilisation_percent / 100))
+    return tuple(found)
 
 
-def gpu_now(device: torch.device) -> tuple[str, ...]:
-    """Return what other processes do on the GPU now, or `UNSEEN` if that cannot be read."""
+def gpu_now(device: torch.device) -> tuple[Reason, ...]:
+    """Return what other processes do on the GPU now, or GPU_UNSEEN if that cannot be read."""
     with nvml.session() as library:
         handle = nvml.find(library, identity.address(device)) if library is not None else None
         if handle is None:
-            return (UNSEEN,)
-        return tenant_sentences(
+            return (because(Disturbance.GPU_UNSEEN),)
+        return tenant_disturbances(
             nvml.tenants(library, handle),
             own_pid=os.getpid(),
             own_bytes=torch.cuda.memory_reserved(device),
@@ -247,22 +249,22 @@ def gpu_now(device: torch.device) -> tuple[str, ...]:
         )
 
 
-def frequency_sentences(
+def frequency_limits(
     governor: str, driver: str, limit_khz: int, max_khz: int
-) -> tuple[str, ...]:
-    """Return a sentence for a governor or a cap that keeps the CPU's clock low."""
-    sentences = []
+) -> tuple[Reason, ...]:
+    """Return the governor and the cap that keep the CPU's clock low."""
+    found = []
     # With intel_pstate and amd-pstate, "powersave" is the ordinary governor, which follows the
     # load.
     if governor == "powersave" and "pstate" not in driver:
-        sentences.append("the CPU frequency governor is powersave, which keeps the lowest clock")
+        found.append(because(Disturbance.POWERSAVE))
     if 0 < limit_khz < 0.95 * max_khz:
-        limit = f"{limit_khz / 1e6:.2f} of {max_khz / 1e6:.2f} GHz"
-        sentences.append(f"the CPU clock is capped at {limit}")
-    return tuple(sentences)
+        capped = Disturbance.CPU_CLOCK_CAPPED
+        found.append(because(capped, limit_ghz=limit_khz / 1e6, max_ghz=max_khz / 1e6))
+    return tuple(found)
 
 
-def _limit_sentences() -> tuple[str, ...]:
+def _limits() -> tuple[Reason, ...]:
     """Return the limits on clocks, cores and threads that hold for as long as this process runs."""
 
     def read(name: str) -> str:
@@ -271,7 +273,7 @@ def _limit_sentences() -> tuple[str, ...]:
         except OSError:
             return ""
 
-    sentences = frequency_sentences(
+    found = frequency_limits(
         read("scaling_governor"),
         read("scaling_driver"),
         int(read("scaling_max_freq") or 0),
@@ -279,14 +281,14 @@ def _limit_sentences() -> tuple[str, ...]:
     )
     quota, allowed = processor.cgroup_cpu_quota(), len(processor.affinity())
     if quota is not None and quota < allowed:
-        sentences += (f"a cgroup quota allows {quota:.2g} of {allowed} cores",)
+        found += (because(Disturbance.CORE_QUOTA, quota_cores=quota, cores=allowed),)
     threads, cores = torch.get_num_threads(), processor.usable_cores()
     # torch starts one thread per physical core, so with two hyperthreads per core, half as many
     # threads as logical cores are normal.
     siblings = (psutil.cpu_count() or 1) // (psutil.cpu_count(logical=False) or 1)
     if threads * max(siblings, 1) < cores:
-        sentences += (f"torch uses {threads} of {cores} cores (torch.get_num_threads)",)
-    return sentences
+        found += (because(Disturbance.FEW_THREADS, threads=threads, cores=cores),)
+    return found
 
 
 def _load() -> float | None:

@@ -14,7 +14,8 @@ from ridgeline.machine.datasheet import DTYPES
 from ridgeline.machine.identity import resolve_device
 from ridgeline.machine.microbenchmarks import Timer, timer_for
 from ridgeline.machine.surroundings import DisturbanceWatch, HostTimes, host_times
-from ridgeline.records.machine import Ceiling, Device, Quantity
+from ridgeline.records.facts import Reason, because
+from ridgeline.records.machine import Ceiling, Device, Disturbance, Quantity
 
 Progress = Callable[[str], None]
 
@@ -79,7 +80,7 @@ def ceilings(device: str, dtypes: Sequence[str], on_progress: Progress | None = 
     return _with_entry(resolved, entry)
 
 
-def stored_conditions(device: str) -> tuple[str, ...]:
+def stored_conditions(device: str) -> tuple[Reason, ...]:
     """Return what disturbed the measurement of the stored ceilings."""
     entry = ceiling_cache.load(_key(resolve_device(device)))
     return entry.conditions if entry is not None else ()
@@ -111,7 +112,7 @@ def _survey(
     possible = sum(identity.support(device, dtype).possible for dtype in dtypes)
     products_s = budget_s * (_PRODUCT_BUDGET_SHARE if traffic else 1.0) / max(possible, 1)
     traffic_s = budget_s * (1 - _PRODUCT_BUDGET_SHARE if possible else 1.0) / max(len(traffic), 1)
-    conditions: tuple[str, ...] = ()
+    conditions: tuple[Reason, ...] = ()
     disturbed: list[tuple[Quantity, str]] = []
 
     def keep(ceiling: Ceiling, began: HostTimes) -> None:
@@ -130,7 +131,7 @@ def _survey(
                 outcome = _product(device, dtype, timer, products_s, report)
             except torch.OutOfMemoryError:
                 # Too little free memory is no property of the device, so it is not stored.
-                conditions += (f"no room on the device for a {dtype} product: not measured",)
+                conditions += (because(Disturbance.NO_ROOM, dtype=dtype),)
                 continue
             if isinstance(outcome, Ceiling):
                 keep(outcome, began)
@@ -145,7 +146,7 @@ def _survey(
             key=_key(device),
             ceilings=tuple(measured),
             refusals=tuple(refusals),
-            conditions=watch.sentences() + conditions,
+            conditions=watch.disturbances() + conditions,
             disturbed=tuple(disturbed),
         )
     )

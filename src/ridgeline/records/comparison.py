@@ -222,7 +222,8 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     steal_share: float | None = None
     others_cores: float | None = None
     """Processor time that other processes used during the rounds, in cores."""
-    sentences: tuple[str, ...] = ()
+    disturbances: tuple[Reason, ...] = ()
+    """With a code of `Disturbance`."""
     versions: dict[str, str] = {}
 
 

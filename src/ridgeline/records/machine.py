@@ -1,8 +1,11 @@
 """A machine, its devices, and the ceilings of each device with their sources."""
 
+from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct
+
+from ridgeline.records.facts import Reason
 
 Source = Literal["measured", "datasheet"]
 Quantity = Literal["matmul", "copy", "triad", "launch"]
@@ -74,6 +77,32 @@ class Device(Struct, frozen=True, kw_only=True):
         return [c for c in self.ceilings if c.quantity == quantity and c.dtype == dtype]
 
 
+class Disturbance(StrEnum):
+    """What may disturb a measurement: other programs, lowered clocks, too few cores."""
+
+    OTHER_PROCESSES = "disturbance.other-processes"  # used_cores, cores
+    LOAD = "disturbance.load"  # load, processors: average of one minute
+    STEAL = "disturbance.steal"  # share: of the processor time, taken by the hypervisor
+    TOO_MANY_THREADS = "disturbance.too-many-threads"  # threads, free_cores, better_threads
+    POWERSAVE = "disturbance.powersave"
+    CPU_CLOCK_CAPPED = "disturbance.cpu-clock-capped"  # limit_ghz, max_ghz
+    CORE_QUOTA = "disturbance.core-quota"  # quota_cores, cores
+    FEW_THREADS = "disturbance.few-threads"  # threads, cores
+    # Clocks of a GPU that were held down: looks, all_looks, sm_mhz, sm_max_mhz, temperature_c;
+    # POWER_CAP has power_w and power_limit_w instead of the temperature.
+    HOT = "disturbance.hot"
+    POWER_CAP = "disturbance.power-cap"
+    POWER_BRAKE = "disturbance.power-brake"
+    SYNC_BOOST = "disturbance.sync-boost"
+    SLOWDOWN = "disturbance.slowdown"
+    # Other programs on a GPU.
+    GPU_SHARED = "disturbance.gpu-shared"  # processes (0: none is listed), held_bytes
+    GPU_BUSY = "disturbance.gpu-busy"  # share: of the time before this program used it
+    GPU_UNSEEN = "disturbance.gpu-unseen"  # nothing reports clocks and other programs
+    NO_ROOM = "disturbance.no-room"  # dtype: its ceiling was not measured
+    ON_DEVICE = "disturbance.on-device"  # device; cause: what disturbs it
+
+
 class Machine(Struct, frozen=True, kw_only=True):
     """The machine that a result was measured on."""
 
@@ -81,5 +110,5 @@ class Machine(Struct, frozen=True, kw_only=True):
     python: str
     torch: str
     devices: tuple[Device, ...]
-    conditions: tuple[str, ...] = ()
+    conditions: tuple[Reason, ...] = ()
     """What disturbed the measurement: throttling, other processes, a busy host."""

@@ -5,6 +5,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ridgeline.records.cost import Cost, MeasuredPeak, Memory, Parameters
+from ridgeline.records.facts import Reason
 from ridgeline.records.latency import Generation, Latency
 from ridgeline.records.machine import CeilingState, Device
 
@@ -134,6 +135,8 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     """Why there is no latency; "" if there is one."""
     placement: Placement
     notes: tuple[str, ...]
+    disturbances: tuple[Reason, ...] = ()
+    """What may have disturbed the latency, with a code of `Disturbance`."""
     sweep: Sweep | None = None
     fit: Fit | None = None
     generation: Generation | None = None

@@ -9,9 +9,13 @@ import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+
 from ridgeline import units
 from ridgeline.records.comparison import VerdictCode
 from ridgeline.records.facts import Reason, Trust
+from ridgeline.records.machine import Disturbance
 from ridgeline.records.optimized import Earlier, SearchCode
 from ridgeline.records.parity import OutcomeCode
 from ridgeline.records.trace import TraceStudy
@@ -193,7 +197,43 @@ _OUTCOMES: dict[str, str] = {
         "hides how much: the interval reaches one unit of it to either side"
     ),
 }
-TEMPLATES: dict[str, str] = {**RUN, **FIXES, **_TRIALS, **_SEARCH, **_VERDICTS, **_OUTCOMES}
+_HELD = (
+    "in {looks} of {all_looks} looks while measuring: SM clock down to {sm_mhz} of {sm_max_mhz} MHz"
+)
+_DISTURBANCES: dict[str, str] = {
+    Disturbance.OTHER_PROCESSES: "other processes use {used_cores:.1f} of {cores} cores",
+    Disturbance.LOAD: "the 1-minute load is {load:.1f} on {processors} processors",
+    Disturbance.STEAL: "the hypervisor takes {share:whole_percent} of the CPU time (steal)",
+    Disturbance.TOO_MANY_THREADS: (
+        "torch uses {threads} threads and {free_cores:.1f} cores were free: fewer "
+        "(OMP_NUM_THREADS={better_threads}) would be steadier"
+    ),
+    Disturbance.POWERSAVE: "the CPU frequency governor is powersave, which keeps the lowest clock",
+    Disturbance.CPU_CLOCK_CAPPED: "the CPU clock is capped at {limit_ghz:.2f} of {max_ghz:.2f} GHz",
+    Disturbance.CORE_QUOTA: "a cgroup quota allows {quota_cores:.2g} of {cores} cores",
+    Disturbance.FEW_THREADS: "torch uses {threads} of {cores} cores (torch.get_num_threads)",
+    Disturbance.HOT: f"thermal throttling {_HELD}, {{temperature_c}} °C",
+    Disturbance.POWER_CAP: (
+        f"power cap {_HELD}, {{power_w:.0f}} W of a {{power_limit_w:.0f}} W limit"
+    ),
+    Disturbance.POWER_BRAKE: f"external power brake {_HELD}, {{temperature_c}} °C",
+    Disturbance.SYNC_BOOST: (
+        f"clocks tied to another GPU's (sync boost) {_HELD}, {{temperature_c}} °C"
+    ),
+    Disturbance.SLOWDOWN: f"hardware slowdown {_HELD}, {{temperature_c}} °C",
+    Disturbance.GPU_SHARED: (
+        "{processes:other_processes} on the device, {held_bytes:bytes} of its memory held by others"
+    ),
+    Disturbance.GPU_BUSY: "the device was {share:whole_percent} busy before we started",
+    Disturbance.GPU_UNSEEN: (
+        "throttling and other processes on the device cannot be seen: no NVML here"
+    ),
+    Disturbance.NO_ROOM: "no room on the device for a {dtype} product: not measured",
+    Disturbance.ON_DEVICE: "{device}: {cause}",
+}
+TEMPLATES: dict[str, str] = {
+    **RUN, **FIXES, **_TRIALS, **_SEARCH, **_VERDICTS, **_OUTCOMES, **_DISTURBANCES
+}  # fmt: skip
 """Code to template."""
 
 
@@ -255,6 +295,11 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
     "signed": signed,
     "not_within": lambda value: (
         f", and may be more than ± {figure(value)}" if value is not None else ""
+    ),
+    "other_processes": lambda value: (
+        units.plural(value, "other process", "other processes")
+        if value
+        else "unlisted other processes"
     ),
     "or_loss": lambda value: repr(value or "loss"),
     "or_too_short": lambda value: value or "the program takes too few steps",
@@ -318,6 +363,18 @@ def explain(reason: Reason | None, *, figures: bool = True) -> str:
     if not figures:
         template = _WITHOUT_FIGURES.get(reason.code, template)
     return fill(template, facts)
+
+
+def reason_data(reason: Reason) -> dict[str, Any]:
+    """Return what JSON documents say of a reason: its code, its facts, and its English."""
+    made: dict[str, Any] = msgspec.to_builtins(reason)
+    return {**made, "text": explain(reason)}
+
+
+def record_data(record: Struct, field: str) -> dict[str, Any]:
+    """Return a record for JSON documents. The reasons in `field` have their English beside them."""
+    made: dict[str, Any] = msgspec.to_builtins(record)
+    return {**made, field: [reason_data(reason) for reason in getattr(record, field)]}
 
 
 def fill(template: str, facts: Mapping[str, Any]) -> str:

@@ -8,7 +8,8 @@ import pytest
 
 from ridgeline.machine import cache_folder, ceiling_cache
 from ridgeline.machine.ceiling_cache import Entry, Key, Refusal
-from ridgeline.records.machine import Ceiling
+from ridgeline.records.facts import because
+from ridgeline.records.machine import Ceiling, Disturbance
 
 KEY = Key(kind="cpu", name="A CPU @ 2 GHz", driver="", torch="2.13.0", cores=2, threads=2)
 
@@ -33,7 +34,9 @@ def _files(folder: Path) -> list[Path]:
 
 
 def test_stored_ceilings_are_loaded_by_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = Entry(key=KEY, ceilings=(_product("float32", 1e11),), conditions=("busy",))
+    entry = Entry(
+        key=KEY, ceilings=(_product("float32", 1e11),), conditions=(because(Disturbance.POWERSAVE),)
+    )
     ceiling_cache.store(entry)
     _forget(monkeypatch)
     assert ceiling_cache.load(KEY) == entry

@@ -13,7 +13,8 @@ from ridgeline.cli.hardware import command
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.machine import ceiling_cache, survey
 from ridgeline.machine.datasheet import match
-from ridgeline.records.machine import Ceiling, Device, Machine
+from ridgeline.records.facts import because
+from ridgeline.records.machine import Ceiling, Device, Disturbance, Machine
 from ridgeline.report.renderers import csv as csv_renderer
 from ridgeline.report.renderers import markdown, terminal
 from ridgeline.report.views import hardware as view
@@ -47,7 +48,11 @@ def _h200() -> Machine:
         ceilings=(*measured, *row.ceilings()),
     )
     return Machine(
-        system="Linux", python="3.12", torch="2.11", devices=(device,), conditions=("cuda:1: hot",)
+        system="Linux",
+        python="3.12",
+        torch="2.11",
+        devices=(device,),
+        conditions=(because(Disturbance.NO_ROOM, dtype="float64"),),
     )
 
 
@@ -70,7 +75,7 @@ def test_the_terminal_shows_measured_beside_datasheet() -> None:
     line = next(line for line in text.splitlines() if "bfloat16" in line)
     assert line.split()[:8] == ["bfloat16", "784", "TFLOP/s", "989", "TFLOP/s", "79.2", "%", "184"]
     assert "tf32: because" in text
-    assert "cuda:1: hot" in text
+    assert "no room on the device for a float64 product" in text
     assert "\x1b" not in text
 
 

@@ -11,6 +11,8 @@ from ridgeline import machine
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.machine import ceiling_cache, microbenchmarks, survey
 from ridgeline.machine.surroundings import DisturbanceWatch
+from ridgeline.records.facts import because
+from ridgeline.records.machine import Disturbance
 
 MIB = 1 << 20
 
@@ -73,7 +75,7 @@ def test_ceilings_measures_only_what_is_missing(monkeypatch: pytest.MonkeyPatch)
 def test_ceilings_of_a_busy_machine_are_measured_again_when_it_is_quiet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(DisturbanceWatch, "others", lambda _: ("other processes use 2 of 2 cores",))
+    monkeypatch.setattr(DisturbanceWatch, "others", lambda _: (because(Disturbance.POWERSAVE),))
     device = machine.measure("cpu", ["float32"], budget_s=0.3)
     assert all(ceiling.disturbed for ceiling in device.ceilings)
     assert machine.ceilings("cpu", ["float32"]) == device

@@ -6,6 +6,8 @@ import msgspec
 
 from ridgeline.comparison.selftest import EFFECTS
 from ridgeline.records.comparison import Surroundings
+from ridgeline.records.facts import because
+from ridgeline.records.machine import Disturbance
 from ridgeline.records.selftest import Bench, Procedure, SelfTest, Source, Tally
 from ridgeline.statistics.significance import wilson
 
@@ -53,7 +55,10 @@ def selftest(**changed: Any) -> SelfTest:
         seed=0,
         discarded=0,
         surroundings=Surroundings(
-            device="EPYC", threads=2, cores=2, sentences=("other processes use 1.4 of 2 cores",)
+            device="EPYC",
+            threads=2,
+            cores=2,
+            disturbances=(because(Disturbance.OTHER_PROCESSES, used_cores=1.4, cores=2),),
         ),
     )
     return msgspec.structs.replace(made, **changed)

@@ -7,6 +7,7 @@ import pytest
 
 from ridgeline.records.comparison import VerdictCode
 from ridgeline.records.facts import because
+from ridgeline.records.machine import Disturbance
 from ridgeline.records.optimized import Earlier, SearchCode
 from ridgeline.records.parity import OutcomeCode
 from ridgeline.records.reason_codes import ByHand, Done, Obstacle, Skip, SkipKind
@@ -30,6 +31,7 @@ ENUMS = [
     MissingCode,
     TraceVerdict,
     OutcomeCode,
+    Disturbance,
 ]
 
 

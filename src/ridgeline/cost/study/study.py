@@ -53,7 +53,8 @@ def study(target: str, options: Options, say: Say = lambda text: None) -> ModelR
         latency=latency,
         latency_missing="" if latency else _why_untimed(options, missing),
         placement=placement,
-        notes=(*prepared.notes, *notes, *_disturbances(latency, host)),
+        notes=(*prepared.notes, *notes, *(latency.warnings if latency else ())),
+        disturbances=machine.conditions(str(host)) if latency else (),
         sweep=sweep_model(prepared, options, host, say) if options.sweep else None,
         fit=fit_batch(prepared, options, say) if options.fit_bytes else None,
         generation=time_tokens(prepared, options, host, missing, say) if options.generate else None,
@@ -113,9 +114,3 @@ def _placed(
         device = machine.measure(str(host), dtypes, budget_s=4.0)
         placement = place(cost, phases, device, latency, tf32=tf32)
     return device, placement
-
-
-def _disturbances(latency: Latency | None, host: torch.device) -> tuple[str, ...]:
-    if latency is None:
-        return ()
-    return (*latency.warnings, *machine.conditions(str(host)))

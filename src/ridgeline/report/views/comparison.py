@@ -50,7 +50,7 @@ from ridgeline.report.document import (
     row,
 )
 from ridgeline.report.numbers import NOTHING, interval, is_ratio, share, time, times
-from ridgeline.report.reasons import explain
+from ridgeline.report.reasons import explain, record_data
 from ridgeline.units import plural
 
 SCHEMA = "ridgeline.comparison/1"
@@ -397,7 +397,7 @@ def notes(comparison: Comparison) -> list[Item]:
         *_broken_notes(comparison), *_control_notes(comparison), *_verdict_notes(comparison),
         *_result_notes(comparison), *_guard_notes(comparison), *_order_notes(comparison),
         *_variant_notes(comparison),
-        *(item("host", text) for text in comparison.surroundings.sentences),
+        *(item("host", explain(one)) for one in comparison.surroundings.disturbances),
         *(item("note", text) for text in comparison.notes),
     ]  # fmt: skip
     levels: list[Level] = ["error", "warning", "plain"]
@@ -714,7 +714,7 @@ def data(comparison: Comparison) -> dict[str, Any]:
         "looks": list(c.looks),
         "drift": msgspec.to_builtins(c.drift),
         "order_effect": msgspec.to_builtins(c.order),
-        "surroundings": msgspec.to_builtins(c.surroundings),
+        "surroundings": record_data(c.surroundings, "disturbances"),
         "notes": list(c.notes),
         "samples": {
             key: {

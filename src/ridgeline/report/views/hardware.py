@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from ridgeline import units
@@ -32,6 +31,7 @@ from ridgeline.report.document import (
     item,
     row,
 )
+from ridgeline.report.reasons import explain, record_data
 
 SCHEMA = "ridgeline.hardware/1"
 _FIGURES = (
@@ -94,7 +94,7 @@ def document(
         for device in machine.devices
     ]
     if machine.conditions:
-        notes = (item("note", text, level="doubt") for text in machine.conditions)
+        notes = (item("note", explain(one), level="doubt") for one in machine.conditions)
         blocks.append(Labelled(tuple(notes)))
     if next_command[1]:
         blocks.append(Commands((Command(*next_command),)))
@@ -207,7 +207,7 @@ def _value(ceiling: Ceiling | None) -> str:
 
 
 def data(machine: Machine, left_out: LeftOut | None = None) -> dict[str, Any]:
-    made: dict[str, Any] = {"schema": SCHEMA, **msgspec.to_builtins(machine)}
+    made: dict[str, Any] = {"schema": SCHEMA, **record_data(machine, "conditions")}
     for device, written in zip(machine.devices, made["devices"], strict=True):
         written["label"] = device_label(device)
         written["left_out"] = list((left_out or {}).get(device_label(device), ()))

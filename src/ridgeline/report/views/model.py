@@ -37,6 +37,7 @@ from ridgeline.report.document import (
     item,
     row,
 )
+from ridgeline.report.reasons import explain, reason_data
 
 SCHEMA = "ridgeline.cost.study/1"
 CONVENTIONS = {
@@ -395,13 +396,17 @@ def _roofline(reports: Sequence[ModelReport]) -> Iterator[Block]:
 
 def _notes(reports: Sequence[ModelReport]) -> Iterator[Block]:
     """Return notes that all models share once, and others under the name of their model."""
-    each = [list(dict.fromkeys((*r.cost.notes, *r.notes))) for r in reports]
+    each = [list(dict.fromkeys(_notes_of(report))) for report in reports]
     shared = [note for note in each[0] if all(note in notes for notes in each)]
     lines = list(shared)
     for report, notes in zip(reports, each, strict=True):
         lines += [f"{report.model}: {note}" for note in notes if note not in shared]
     if lines:
         yield Labelled(tuple(item("note", line, level="quiet") for line in lines))
+
+
+def _notes_of(report: ModelReport) -> list[str]:
+    return [*report.cost.notes, *report.notes, *map(explain, report.disturbances)]
 
 
 def _next_command(report: ModelReport) -> Iterator[Block]:
@@ -580,7 +585,8 @@ def model_data(report: ModelReport) -> dict[str, Any]:
         "sweep": msgspec.to_builtins(report.sweep),
         "fit": msgspec.to_builtins(report.fit),
         "generation": msgspec.to_builtins(report.generation),
-        "notes": [*cost.notes, *report.notes],
+        "notes": _notes_of(report),
+        "disturbances": [reason_data(one) for one in report.disturbances],
         "conventions": CONVENTIONS,
     }
 

@@ -72,9 +72,9 @@ def document(folder: PairFolder) -> Document:
     tally = _tally_words(folder)
     blocks: list[Block] = [table] if table.rows else []
     blocks.append(_forest(measured))
-    hosts = [pair.comparison.surroundings.sentences for pair in measured]
-    shared = [text for text in (hosts[0] if hosts else ()) if all(text in h for h in hosts)]
-    blocks += [Labelled(tuple(item("host", text) for text in shared))] if shared else []
+    hosts = [pair.comparison.surroundings.disturbances for pair in measured]
+    shared = [one for one in (hosts[0] if hosts else ()) if all(one in h for h in hosts)]
+    blocks += [Labelled(tuple(item("host", explain(one)) for one in shared))] if shared else []
     blocks += [_pair_section(pair) for pair in measured]
     return Document(
         answer=(Span(_size(folder) + (f": {tally}" if tally else "")),),

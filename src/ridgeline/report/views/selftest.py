@@ -21,6 +21,7 @@ from ridgeline.report.document import (
     row,
 )
 from ridgeline.report.numbers import NOTHING, share, time
+from ridgeline.report.reasons import explain
 from ridgeline.units import plural, seconds
 
 SCHEMA = "ridgeline.selftest/1"
@@ -163,7 +164,7 @@ def notes(test: SelfTest) -> list[str]:
     """Return what must be known to read the numbers."""
     measured = test.measured
     windows = measured.identical.windows
-    made = [f"host: {sentence}" for sentence in test.surroundings.sentences]
+    made = [f"host: {explain(one)}" for one in test.surroundings.disturbances]
     if windows < MIN_WINDOWS:
         made.append(f"only {plural(windows, 'window')}: the rates are rough")
     if test.stopped == "interrupted":
