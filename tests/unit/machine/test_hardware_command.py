@@ -115,7 +115,7 @@ def test_output_goes_to_the_file_whole(ending: str, tmp_path: Path) -> None:
 
 
 def test_an_unknown_ending_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    result = CliRunner().invoke(command, ["--measure", "-o", str(tmp_path / "x.pdf")])
+    result = CliRunner().invoke(command, ["--measure", "-o", str(tmp_path / "x.docx")])
     assert isinstance(result.exception, UsageError)
 
 
