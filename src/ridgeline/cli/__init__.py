@@ -19,6 +19,7 @@ COMMANDS = {
     "run": "Run a program unchanged, and say what limits it and where each step goes.",
     "optimize": "Find fixes for a program; keep those proven faster and equal.",
     "runs": "List the recorded runs, show one again, remove some.",
+    "view": "Look at all recorded runs in a browser, and at a run under way.",
     "report": "Make files of a recorded run: page, PDF, Markdown, table, curves, timeline.",
     "hardware": "Show what this machine can do: peaks, bandwidth, launch latency.",
     "model": "Show what a model costs: FLOPs, bytes, memory, latency, roofline.",

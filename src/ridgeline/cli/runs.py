@@ -13,9 +13,7 @@ from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.units import parse_seconds
 
 if TYPE_CHECKING:
-    from ridgeline.records.finding import Finding
     from ridgeline.records.run_directory import RunDirectory
-    from ridgeline.report.views.runs import RunLine
 
 EXAMPLES = """\b
 Examples:
@@ -61,7 +59,7 @@ def command(context: click.Context, root: Path | None, as_json: bool, verbose: b
         return
     from ridgeline.cli.output import deliver
     from ridgeline.records.runs import all_runs, remove_unfinished
-    from ridgeline.report.views.runs import runs_report
+    from ridgeline.report.views.runs import run_line, runs_report
 
     folder = runs_folder(root)
     runs = all_runs(folder)
@@ -164,59 +162,6 @@ def remove(
             say(f"left {name}: {why}")
         click.echo(f"removed {plural(len(removed), 'run')}, {bytes_(freed_bytes)} freed")
     return 4 if failed else 0
-
-
-def run_line(run: "RunDirectory") -> "RunLine":
-    """Return a run as a line of the list. If its files are damaged, the line says so."""
-    from ridgeline.records.run_directory import NewerSchema
-    from ridgeline.report.views.findings import shown_findings
-    from ridgeline.report.views.runs import RunLine
-
-    try:
-        file = run.run()
-        status = run.status()
-    except RidgelineError as error:
-        return _unreadable(run, error)
-    verdict, steps, median_ms = "", None, None
-    findings: tuple[Finding, ...] = ()
-    try:
-        summary = run.summary()
-        if summary is not None:
-            verdict, steps = summary.verdict.bound, summary.step.counted
-            median_ms, findings = summary.step.median_ms, shown_findings(summary.findings)
-    except NewerSchema as error:
-        return _unreadable(run, error)
-    except RidgelineError:
-        pass  # the summary is damaged: `runs show` makes it again
-    if steps is None:
-        with contextlib.suppress(RidgelineError):
-            capture = run.capture()
-            steps = None if capture is None else capture.steps
-    return RunLine(
-        name=run.name, path=str(run.path), began_at=file.began_at, status=status,
-        exit_code=file.exit_code, steps=steps, verdict=verdict, step_ms=median_ms,
-        bytes_on_disk=run.size(), finding=findings[0].rule if findings else "",
-        findings=len(findings),
-    )  # fmt: skip
-
-
-def _unreadable(run: "RunDirectory", error: RidgelineError) -> "RunLine":
-    from ridgeline.records.run_directory import NewerSchema
-    from ridgeline.records.runs import began
-    from ridgeline.report.views.runs import RunLine
-
-    began_at = ""
-    with contextlib.suppress(OverflowError, ValueError):
-        if seconds := began(run):
-            began_at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(seconds))
-    return RunLine(
-        name=run.name,
-        path=str(run.path),
-        began_at=began_at,
-        status="newer" if isinstance(error, NewerSchema) else "damaged",
-        bytes_on_disk=run.size(),
-        damaged=error.message.replace(f"{run.path}/", "").replace(str(run.path), run.name),
-    )
 
 
 def _user_agrees(runs: "Sequence[RunDirectory]", as_json: bool) -> bool:

@@ -1,4 +1,4 @@
-"""The runs kept in a directory: how they are listed, found by a name, and removed."""
+"""The runs kept in a directory: how they are listed, found by a name, annotated, and removed."""
 
 import contextlib
 import os
@@ -10,10 +10,11 @@ from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from ridgeline.errors import RidgelineError, UsageError
-from ridgeline.records.run_directory import HOME, RunDirectory, read_whole
+from ridgeline.records.run_directory import HOME, NewerSchema, RunDirectory, read_whole
 
 LATEST = "latest"
 _MAX_LISTED_RUNS = 5
@@ -102,9 +103,61 @@ def _names(runs: Sequence[RunDirectory]) -> str:
     return f"{named} and {more} more" if more > 0 else named
 
 
+NOTES_FILE = "run-notes.json"
+MAX_TAGS, MAX_TAG_LENGTH, MAX_NOTES_LENGTH = 16, 40, 4000
+"""Tags of a run, characters of a tag, and characters of the notes: what a table has room for."""
+
+
+class RunNotes(Struct, frozen=True, kw_only=True):
+    """What a person wrote about a run, in a file of its own that no run ever writes."""
+
+    schema: int = 1
+    tags: tuple[str, ...] = ()
+    text: str = ""
+
+
+def notes_of(run: RunDirectory) -> RunNotes:
+    """Return the notes of a run; empty ones if there are none. Raise RidgelineError if they cannot
+    be read."""
+    try:
+        return read_whole(run.path / NOTES_FILE, RunNotes)
+    except FileNotFoundError:
+        return RunNotes()
+
+
+def write_notes(run: RunDirectory, tags: Sequence[str], text: str) -> RunNotes:
+    """Replace the notes of a run, and return them as they were written: without blanks around them,
+    and each tag once. Raise RidgelineError if they are too long or cannot be written."""
+    kept = tuple(dict.fromkeys(tag for tag in (" ".join(tag.split()) for tag in tags) if tag))
+    text = "\n".join(line.rstrip() for line in text.splitlines()).strip()
+    if len(kept) > MAX_TAGS or any(len(tag) > MAX_TAG_LENGTH for tag in kept):
+        raise UsageError(f"a run has at most {MAX_TAGS} tags of {MAX_TAG_LENGTH} characters")
+    if len(text) > MAX_NOTES_LENGTH:
+        raise UsageError(f"notes have at most {MAX_NOTES_LENGTH:,} characters")
+    with contextlib.suppress(FileNotFoundError):
+        _refuse_newer_notes(run)
+    notes = RunNotes(tags=kept, text=text)
+    try:
+        run.write_whole(NOTES_FILE, msgspec.json.encode(notes))
+    except (OSError, UnicodeEncodeError) as error:
+        why = getattr(error, "strerror", None) or "some characters are no text"
+        raise RidgelineError(f"the notes of {run.name} could not be written: {why}") from error
+    return notes
+
+
+def _refuse_newer_notes(run: RunDirectory) -> None:
+    """Raise NewerSchema if a newer version wrote the notes: what it added would be lost."""
+    try:
+        read_whole(run.path / NOTES_FILE, RunNotes)
+    except NewerSchema:
+        raise
+    except RidgelineError:
+        pass  # the file is damaged: writing it again is the repair
+
+
 _NAMES = ("steps", "telemetry", "trace-rank", "capture-rank", "memory-rank", "python-", ".watch-",
           "run.json", "summary.json", "findings.json", "case.msgpack", "report.html",
-          "stopping")  # fmt: skip
+          "stopping", NOTES_FILE)  # fmt: skip
 _OURS = _NAMES + tuple(f".{name}" for name in _NAMES)
 """Beginnings of the names of our files. A file that was being written has a dot in front."""
 _UNFINISHED = re.compile(rf"\.(?:{'|'.join(map(re.escape, _NAMES))}).*\.(?:[0-9a-f]{{8}}|part)")

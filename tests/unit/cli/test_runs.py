@@ -6,10 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ridgeline.cli.runs import run_line
 from ridgeline.records.run import RunFile, Status, Target
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.report.views.runs import RunLine, data, document
+from ridgeline.report.views.runs import RunLine, data, document, run_line
 from tests.unit.report import made_up_findings, made_up_run
 from tests.unit.report.made_up_trace import NASTY
 from tests.unit.report.rendered import at_terminal, bare_page

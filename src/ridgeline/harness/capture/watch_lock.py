@@ -121,6 +121,18 @@ def wait_for(path: str | os.PathLike[str], timeout_s: float, idle_s: float = EXI
         os.close(file)
 
 
+def is_held(path: str | os.PathLike[str]) -> bool:
+    """Return whether a watcher holds the lock: it lives, and may still write to the run."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return not _free(file)
+    finally:
+        os.close(file)
+
+
 def _sign(file: int) -> int:
     """Return the file's time in ns, which a watcher at work changes; 0 if it is not known."""
     try:

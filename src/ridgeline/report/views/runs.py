@@ -1,5 +1,6 @@
 """The runs of a folder, a line each."""
 
+import contextlib
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,6 +9,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from ridgeline.errors import RidgelineError
+from ridgeline.records.finding import Finding
+from ridgeline.records.run_directory import NewerSchema, RunDirectory
+from ridgeline.records.runs import began
 from ridgeline.report.document import (
     Block,
     Cell,
@@ -21,6 +26,7 @@ from ridgeline.report.document import (
     Table,
     Tone,
 )
+from ridgeline.report.views.findings import shown_findings
 from ridgeline.units import bytes_, count, plural
 
 SCHEMA = "ridgeline.runs/1"
@@ -56,6 +62,51 @@ class RunLine(Struct, frozen=True, kw_only=True):
     bytes_on_disk: int = 0
     damaged: str = ""
     """Why the run cannot be read."""
+
+
+def run_line(run: RunDirectory) -> RunLine:
+    """Return a run as a line of the list. If its files are damaged, the line says so."""
+    try:
+        file = run.run()
+        status = run.status()
+    except RidgelineError as error:
+        return _unreadable(run, error)
+    verdict, steps, median_ms = "", None, None
+    findings: tuple[Finding, ...] = ()
+    try:
+        summary = run.summary()
+        if summary is not None:
+            verdict, steps = summary.verdict.bound, summary.step.counted
+            median_ms, findings = summary.step.median_ms, shown_findings(summary.findings)
+    except NewerSchema as error:
+        return _unreadable(run, error)
+    except RidgelineError:
+        pass  # the summary is damaged: `runs show` makes it again
+    if steps is None:
+        with contextlib.suppress(RidgelineError):
+            capture = run.capture()
+            steps = None if capture is None else capture.steps
+    return RunLine(
+        name=run.name, path=str(run.path), began_at=file.began_at, status=status,
+        exit_code=file.exit_code, steps=steps, verdict=verdict, step_ms=median_ms,
+        bytes_on_disk=run.size(), finding=findings[0].rule if findings else "",
+        findings=len(findings),
+    )  # fmt: skip
+
+
+def _unreadable(run: RunDirectory, error: RidgelineError) -> RunLine:
+    began_at = ""
+    with contextlib.suppress(OverflowError, ValueError):
+        if seconds := began(run):
+            began_at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(seconds))
+    return RunLine(
+        name=run.name,
+        path=str(run.path),
+        began_at=began_at,
+        status="newer" if isinstance(error, NewerSchema) else "damaged",
+        bytes_on_disk=run.size(),
+        damaged=error.message.replace(f"{run.path}/", "").replace(str(run.path), run.name),
+    )
 
 
 def runs_report(root: str, folder: str, lines: Sequence[RunLine]) -> Report:
@@ -96,7 +147,7 @@ def _row(line: RunLine, now_s: float) -> Row:
     more = f" +{line.findings - 1}" if line.findings > 1 else ""
     texts = (
         line.name,
-        _age(line.began_at, now_s),
+        age(line.began_at, now_s),
         f"exit {code}" if code else line.status,
         "—" if line.steps is None else count(line.steps),
         line.verdict or "—",
@@ -107,7 +158,7 @@ def _row(line: RunLine, now_s: float) -> Row:
     return Row(tuple(map(Cell, texts)), tone=tone, note=line.damaged)
 
 
-def _age(began_at: str, now_s: float) -> str:
+def age(began_at: str, now_s: float) -> str:
     """Return "just now", "5 min ago", "3 h ago" or "12 days ago"."""
     try:
         seconds = now_s - datetime.fromisoformat(began_at).timestamp()
