@@ -12,22 +12,24 @@ from urllib.parse import urlencode
 import jinja2
 from markupsafe import Markup, escape
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.diagnosis.conclusion import recorded_summary
+from ridgeline.diagnosis.run_page import run_page
 from ridgeline.records.finding import Finding
 from ridgeline.records.run import RunFile
 from ridgeline.records.run_directory import RunDirectory, open_plain_file
 from ridgeline.records.run_summary import RunSummary
 from ridgeline.records.runs import MAX_NOTES_LENGTH
-from ridgeline.report.document import Part, SplitChart, prose
+from ridgeline.report.document import Document, Part, SplitChart, prose
 from ridgeline.report.numbers import share, signed
 from ridgeline.report.plain import printable
 from ridgeline.report.reasons import verdict_sentence
 from ridgeline.report.renderers import html, svg
 from ridgeline.report.renderers.charts import draw
 from ridgeline.report.views.findings import claim_text, gain_text, shown_findings
-from ridgeline.report.views.run import run_report
+from ridgeline.report.views.run_page import document as run_page_document
 from ridgeline.report.views.runs import age
 from ridgeline.viewer.library import (
     FIGURE_BY_ID,
@@ -127,7 +129,7 @@ class Pages:
         with self._lock:
             if key in self._reports:
                 return self._reports[key]
-        page = html.render(run_report(recorded_summary(run)).document()).encode("utf-8", "replace")
+        page = html.render(report_document(run)).encode("utf-8", "replace")
         with self._lock:
             self._reports[key] = page
             while len(self._reports) > KEPT_REPORTS:
@@ -162,6 +164,13 @@ class Pages:
             .render(write_token=self._write_token, now_s=time.time(), **values)
         )
         return page.encode("utf-8", "replace")
+
+
+def report_document(run: RunDirectory) -> Document:
+    """Return the report of a run that has no stored page. The lines of source around findings are
+    left out: their files are named in the run's own records, which may come from anybody, and a
+    run must not choose which files of this machine are shown."""
+    return run_page_document(replace(run_page(run, recorded_summary(run)), source=()))
 
 
 class Side(Struct, frozen=True):
@@ -377,7 +386,7 @@ def _stored_report(run: RunDirectory) -> bytes | None:
     """Return the report.html of a run; None if there is none, or if it is not a plain file of its
     own: a hard link may name any file of the disk."""
     try:
-        with open_plain_file(run.path / "report.html") as file:
+        with open_plain_file(run.page_file) as file:
             status = os.fstat(file.fileno())
             if status.st_nlink != 1 or not 0 < status.st_size <= MAX_STORED_REPORT_BYTES:
                 return None

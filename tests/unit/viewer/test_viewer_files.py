@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from ridgeline.records.run import Step, Telemetry
 from ridgeline.records.runs import NOTES_FILE, RunNotes
@@ -121,6 +122,21 @@ def test_records_that_are_links_are_not_read(tmp_path: Path, name: str) -> None:
     with serving(tmp_path / "runs") as served:
         for route in ("/", f"/run/{RUN}", f"/run/{RUN}/report", f"/run/{RUN}/live"):
             assert SECRET not in served.get(route).text
+
+
+def test_a_run_does_not_choose_which_files_are_shown_as_source(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.py"
+    secret.write_text(SECRET)
+    run = made(tmp_path / "runs", RUN)
+    summary = run.summary()
+    assert summary is not None
+    named = replace(summary.findings.findings[0], file=str(secret), line=1)
+    summary = replace(summary, findings=replace(summary.findings, findings=(named,)))
+    run.write_whole("summary.json", msgspec.json.encode(summary))
+    with serving(tmp_path / "runs") as served:
+        text = served.get(f"/run/{RUN}/report").text
+    assert "secret.py" in text  # its name is in the records
+    assert SECRET not in text
 
 
 def test_growing_files_that_are_links_are_not_read(tmp_path: Path) -> None:
