@@ -49,6 +49,12 @@ MAX_WAIT_FOR_RANK_0_S = 10.0
     help="End the program after N steps, with exit code 0.",
 )
 @click.option(
+    "--stop-after-s",
+    type=click.FloatRange(0),
+    hidden=True,
+    help="End the program once it has run for so long and the trace is recorded.",
+)
+@click.option(
     "--at-once",
     is_flag=True,
     hidden=True,
@@ -106,6 +112,7 @@ def command(
     steps: int,
     trace_steps: int,
     stop_after: int | None,
+    stop_after_s: float | None,
     at_once: bool,
     full: bool,
     python: bool,
@@ -146,6 +153,7 @@ def command(
         steps=steps,
         trace_steps=trace_steps,
         stop_after=stop_after or 0,
+        stop_after_s=stop_after_s or 0.0,
         at_once=at_once,
         full=full,
         python=python,

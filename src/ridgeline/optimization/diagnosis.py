@@ -35,6 +35,9 @@ from ridgeline.report.reasons import verdict_reason
 from ridgeline.trace.analyses.kernels import category_of
 
 DIAGNOSED_STEPS = 60
+DIAGNOSIS_SHARE = 0.2
+"""A program of long steps takes fewer: it is told to end after this share of the time, once its
+trace is recorded, or after twice this share without a trace."""
 MAX_EXIT_S = 8.0
 """Time that the program may take to end after the last of these steps, before it is killed."""
 
@@ -110,7 +113,10 @@ def _run_into(
     directory: RunDirectory, target: Target, limit_s: float, variables: Mapping[str, str]
 ) -> RunDirectory:
     path = str(directory.path.absolute())
-    options = ["-q", "--run-dir", path, "--stop-after", str(DIAGNOSED_STEPS), "--at-once"]
+    options = [
+        "-q", "--run-dir", path, "--stop-after", str(DIAGNOSED_STEPS), "--at-once",
+        "--stop-after-s", f"{DIAGNOSIS_SHARE * limit_s:.1f}",
+    ]  # fmt: skip
     attempts = Attempts(directory)
     with no_leftovers(IN_A_TRIAL, path):
         ended = run_to_end(
@@ -122,7 +128,7 @@ def _run_into(
     name = "the code" if target.kind == "code" else target.name
     if ended.code is None:
         raise TargetError(
-            f"the budget ended before {name} had taken {DIAGNOSED_STEPS} steps: it ran for "
+            f"the budget ended before {name} had taken enough steps for a diagnosis: it ran for "
             f"{limit_s:.0f} s",
             "give it fewer data or a larger --budget",
         )

@@ -58,6 +58,9 @@ LOOK_TRIALS = 2.0
 MAX_PROBLEMS = 5
 MIN_ADVISED_PCT = 1.0
 """A finding that costs a smaller part of the step is not worth advice."""
+NAMING_THEIR_FIX = frozenset({"decoding-without-cache", "gradients-in-inference"})
+"""Rules whose findings name a fix only where one helps: `generate` can be given a cache from
+outside, a loop that was written by hand cannot."""
 MAX_INLINE_CODE = 100
 """Longest code, in characters, that is shown within a line of text."""
 
@@ -229,7 +232,10 @@ def advice(findings: Sequence[Finding]) -> tuple[str, ...]:
     answered = {rule for one in fixes() for rule in one.fix.answers}
     known = {one.rule.id: one.rule for one in rules()}
     open_findings = [
-        f for f in findings if f.rule not in answered and f.share_pct >= MIN_ADVISED_PCT
+        f
+        for f in findings
+        if (f.rule not in answered or (f.rule in NAMING_THEIR_FIX and not f.fix))
+        and f.share_pct >= MIN_ADVISED_PCT
     ]
     return tuple(dict.fromkeys(_line(one, known.get(one.rule)) for one in open_findings))
 

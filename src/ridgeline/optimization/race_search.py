@@ -26,6 +26,10 @@ COMPILING_GUESS_S = 30.0
 """What compiling is expected to take before it was tried."""
 HOPELESS_RATIO = 0.7
 """A fix that makes the step this much slower is not raced again beside others."""
+MIN_PROMISING_RATIO = 1.1
+"""Where the race could decide nothing, the fix with the largest ratio is proposed if it is at least
+this: a few rounds, or a noisy machine, are no reason to give up what may be a large gain, and fresh
+processes decide."""
 BESIDE_COMPILERS = ("model", "global", "optimizer")
 
 
@@ -78,8 +82,8 @@ class RaceSearch:
         """Of the kept fixes against the baseline, if one heat has measured it."""
 
     def run(self) -> None:
-        """Race until nothing is faster, or the time is over. Where something else ends the race,
-        the best that is known by then is kept."""
+        """Race until nothing is faster, or the time is over. Where no heat had a winner, or
+        something else ends the race before one has, the most promising fix is kept."""
         try:
             for _ in range(MAX_PASSES):
                 before = self.kept
@@ -88,10 +92,9 @@ class RaceSearch:
                 if self.kept == before or self._left_s() < MIN_HEAT_S:
                     break
             self._leave_out()
-        except (CannotRace, KeyboardInterrupt):
+        finally:
             if not self.kept:
-                self._keep_alone(self._best_alone())
-            raise
+                self._keep_alone(self._most_promising())
 
     def _race_singles(self) -> tuple[list[Candidate], list[tuple[list[Candidate], Standing]]]:
         """Race each fix that needs no compiler beside what is kept, and the usual fixes together.
@@ -121,14 +124,19 @@ class RaceSearch:
                 best.append(one)
         return best, together
 
-    def _best_alone(self) -> list[Candidate]:
-        """Return the fix that was fastest alone; none if no fix was faster than the baseline."""
-        faster = [
-            (_value(raced.standing), raced.candidate)
-            for raced in self.raced.values()
-            if raced.standing.verdict == "FASTER" and not raced.beside
+    def _most_promising(self) -> list[Candidate]:
+        """Return the fix that was fastest alone: the best of those that were faster, else of those
+        that were left undecided; none if no fix promises a gain."""
+        alone = [raced for raced in self.raced.values() if not raced.beside]
+        faster = [raced for raced in alone if raced.standing.verdict == "FASTER"]
+        undecided = [
+            raced
+            for raced in alone
+            if raced.standing.verdict == "UNDECIDED"
+            and _value(raced.standing) >= MIN_PROMISING_RATIO
         ]
-        return [max(faster, key=lambda pair: pair[0])[1]] if faster else []
+        best = max(faster or undecided, key=lambda raced: _value(raced.standing), default=None)
+        return [best.candidate] if best is not None else []
 
     def _combine(
         self, winners: list[Candidate], raced: list[tuple[list[Candidate], Standing]]

@@ -103,9 +103,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     trace_steps: int = 3
     stop_after: int = 0
     """End the program after this many steps; 0: let it run."""
+    stop_after_s: float = 0.0
+    """End the program at the end of a step once it has run for so long and the trace is recorded,
+    or after twice that time without a trace; 0: do not look at the time. It holds for a program of
+    one process: several ranks would end at different steps, and wait for each other."""
     at_once: bool = False
-    """Whether `stop_after` ends the process by os._exit, so that no more of the program's code
-    runs; else the program ends as by sys.exit(0)."""
+    """Whether `stop_after` and `stop_after_s` end the process by os._exit, so that no more of the
+    program's code runs; else the program ends as by sys.exit(0)."""
     full: bool = False
     """Whether every step is timed to the end of the program."""
     python: bool = False

@@ -36,8 +36,18 @@ def test_what_a_change_answers_and_what_is_little_is_no_advice() -> None:
     assert advice([finding(answered), finding(share_pct=0.9)]) == ()
 
 
+def test_a_loop_that_must_be_changed_by_hand_is_advice_and_one_that_a_fix_answers_is_not() -> None:
+    by_hand = finding("decoding-without-cache", change="out = model(ids, past_key_values=cache)")
+    (line,) = advice([by_hand])
+    assert "`out = model(ids, past_key_values=cache)`" in line
+    assert advice([finding("decoding-without-cache", fix="kv-cache")]) == ()
+
+
 def test_every_rule_without_a_change_has_something_to_say() -> None:
-    every = [finding(one.rule.id, docs=one.rule.docs, claim=one.rule.text.title) for one in rules()]
+    every = [
+        finding(one.rule.id, docs=one.rule.docs, claim=one.rule.text.title, fix="some")
+        for one in rules()
+    ]
     answered = {rule for one in registered() for rule in one.fix.answers}
     open_ = [one for one in every if one.rule not in answered]
     lines = advice(every)

@@ -1,6 +1,6 @@
 """Sets of fixes that fail in a race: which fix is held to be why."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from ridgeline.fixes.fix import find_fix
@@ -19,7 +19,12 @@ NO_GAIN = Ratio(value=1.0, ci_low=0.99, ci_high=1.01, pairs=8)
 class FakeRace:
     """A race in which some fixes are faster, and some fail together."""
 
-    def __init__(self, faster: set[str], failing: Sequence[set[str]]) -> None:
+    def __init__(
+        self, faster: set[str], failing: Sequence[set[str]],
+        undecided: Mapping[str, float] | None = None,
+    ) -> None:  # fmt: skip
+        """`undecided` are fixes that no heat decides, with their ratios."""
+        self._undecided = undecided or {}
         self._faster = faster
         self._failing = failing
         self.sets: list[frozenset[str]] = []
@@ -37,6 +42,10 @@ class FakeRace:
         applied = tuple(Applied(fix=name, targets=()) for name in names)
         if any(failing <= names for failing in self._failing):
             return Standing(fixes=fixes, applied=applied, verdict="INVALID", failure=FAILURE)
+        if names <= self._undecided.keys():
+            value = max(self._undecided[name] for name in names)
+            ratio = Ratio(value=value, ci_low=0.1, ci_high=30.0, pairs=2)
+            return Standing(fixes=fixes, applied=applied, ratio=ratio)
         if self._faster & (names - {one.fix for one in base}):
             return Standing(fixes=fixes, applied=applied, verdict="FASTER", ratio=ONE_AND_A_HALF)
         return Standing(fixes=fixes, applied=applied, verdict="SAME", ratio=NO_GAIN)
@@ -73,3 +82,21 @@ def test_where_nothing_wins_no_empty_set_is_raced() -> None:
     race = FakeRace(set(), [{"tf32", "fused-optimizer"}])
     assert searched(race, ["tf32", "fused-optimizer"]).kept == ()
     assert frozenset() not in race.sets
+
+
+def test_where_a_race_decides_nothing_its_most_promising_fix_is_left_to_the_proof() -> None:
+    race = FakeRace(set(), [], undecided={"tf32": 1.3, "threads": 2.5, "channels-last": 1.0})
+    search = searched(race, ["tf32", "threads", "channels-last"])
+    assert [one.fix.id for one in search.kept] == ["threads"]
+    assert search.ratio is not None
+    assert search.ratio.value == 2.5
+
+
+def test_a_fix_that_promises_nothing_is_not_left_to_the_proof() -> None:
+    race = FakeRace(set(), [], undecided={"tf32": 1.05, "threads": 0.9})
+    assert searched(race, ["tf32", "threads"]).kept == ()
+
+
+def test_a_fix_that_was_faster_goes_before_one_that_is_undecided() -> None:
+    race = FakeRace({"tf32"}, [], undecided={"threads": 9.0})
+    assert [one.fix.id for one in searched(race, ["tf32", "threads"]).kept] == ["tf32"]

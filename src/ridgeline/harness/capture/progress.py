@@ -105,6 +105,11 @@ class Windows:
             self._enter_window(order, index + 1, now_ns)
         return order
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether the trace has been recorded, or none is wanted."""
+        return self._traced and self._open.kind != "traced"
+
     def disturb(self) -> None:
         """Mark the step in progress as disturbed by work of ours."""
         self._disturbed = True
@@ -222,6 +227,7 @@ class Progress:
         self.thread: int | None = None
         """The thread that trains."""
         self.clock = perf_counter_ns
+        self._began_ns = self.clock()
         self.timeline = Timeline(self.clock)
         self.stepping = Stepping()
         self.compiling = Compiling()
@@ -343,6 +349,16 @@ class Progress:
         self.detailed = not thin
         if not self.off:
             self.gate.closed = thin
+
+    @property
+    def spent_ns(self) -> int:
+        """Time since torch was imported."""
+        return self.clock() - self._began_ns
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the trace has been recorded, or none is wanted."""
+        return self._windows.is_traced
 
     def _can_time_only(self) -> bool:
         # On a GPU every step needs its phase marks, which cost a smaller share of the step.

@@ -15,7 +15,7 @@ from typing import Any
 from ridgeline.harness.capture import live
 from ridgeline.harness.capture.inventory import Root
 from ridgeline.harness.capture.places import user_function
-from ridgeline.harness.capture.progress import Progress
+from ridgeline.harness.capture.progress import MIN_SETTLE_STEPS, Progress
 from ridgeline.harness.capture.step_boundaries import Anchor, End
 from ridgeline.harness.capture.step_counts import NOTHING, Amount, BackwardReach, batch_amount
 from ridgeline.harness.capture.step_times import BACKWARD, FORWARD, INPUT, OPTIMIZER, QUIET
@@ -42,6 +42,7 @@ class Session:
         self._torch = torch
         self._jit_traces = torch._C._get_tracing_state
         self._stop_after = settings.stop_after
+        self._stop_after_ns = 1e9 * settings.stop_after_s if world == 1 else 0.0
         self._timeline = self.progress.timeline
         self._stepping = self.progress.stepping
         self._optimizer_depth = 0
@@ -460,10 +461,20 @@ class Session:
             self.progress.wake()
 
     def _stop_if_due(self) -> None:
-        if self._stop_after and self.progress.index >= self._stop_after:
+        if self._took_enough_steps() or self._took_long_enough():
             self._stopped = True
             self.progress.stopping()
             raise StopAfter(0)
+
+    def _took_enough_steps(self) -> bool:
+        return 0 < self._stop_after <= self.progress.index
+
+    def _took_long_enough(self) -> bool:
+        limit_ns = self._stop_after_ns
+        if not limit_ns or self.progress.index < MIN_SETTLE_STEPS:
+            return False
+        spent_ns = self.progress.spent_ns
+        return spent_ns > 2 * limit_ns or (spent_ns > limit_ns and self.progress.is_traced)
 
     def _note_fault(self, where: str, error: Exception) -> None:
         """Record an error of ours, which the program must not notice."""

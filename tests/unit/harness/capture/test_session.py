@@ -293,6 +293,27 @@ def test_the_program_stops_after_the_step_asked_for(session: Any) -> None:
     assert seen.capture.ended == "stopped"
 
 
+@pytest.mark.parametrize(
+    ("trace_steps", "stop_after_s", "steps"), [(0, 0.1, 3), (3, 0.02, 3), (3, 60.0, 8)]
+)
+def test_long_steps_end_a_run_by_the_time_they_take(
+    session: Any, trace_steps: int, stop_after_s: float, steps: int
+) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def train() -> None:
+        for _ in range(20):
+            time.sleep(0.05)
+            model(torch.randn(4, 4)).sum().backward()
+            optimizer.step()
+
+    wanted = {"stop_after": 8, "stop_after_s": stop_after_s, "trace_steps": trace_steps}
+    with session(**wanted) as seen, pytest.raises(StopAfter):
+        train()
+    assert len(seen.steps) == steps
+
+
 def test_the_seams_come_off_and_leave_everything_as_it_was(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
