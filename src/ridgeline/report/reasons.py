@@ -27,7 +27,7 @@ from ridgeline.report.numbers import figure, signed
 from ridgeline.report.run_reasons import NUMBERS
 from ridgeline.report.run_reasons import TEMPLATES as RUN
 
-_RATIO = "{value:ratio} [{ci_low:.2f}, {ci_high:.2f}]"
+_RATIO = "{value:ratio} [{ci_low:end}, {ci_high:end}]"
 _TRIALS: dict[str, str] = {
     TrialFailure.TIMED_OUT: "it did not end within {limit_s:.0f} s{step:at_step}",
     TrialFailure.KILLED: "it was killed by {signal}",
@@ -245,12 +245,24 @@ def _difference(share: float) -> str:
     return f"{f'{percent:.1f}'.removesuffix('.0')} %"
 
 
+MIN_SHOWN_END, MAX_SHOWN_END = 0.01, 1000.0
+"""An end of an interval beyond these is not shown to the digit: from two rounds follow ends of 21
+digits."""
+
+
+def _interval_end(value: float) -> str:
+    if value < MIN_SHOWN_END:
+        return f"<{MIN_SHOWN_END}"
+    return f"{value:.2f}" if value <= MAX_SHOWN_END else f">{MAX_SHOWN_END:,.0f}"
+
+
 _UNITS: Mapping[str, Callable[[Any], str]] = {
     **FIX_UNITS,
     "bytes": units.bytes_,
     "count": units.count,
     "percent": units.percent,
     "ratio": lambda value: f"{value:.2f} ×",
+    "end": _interval_end,
     "seconds": units.seconds,
     "flops": units.flops,
     "ns": lambda value: units.seconds(value / 1e9),

@@ -82,3 +82,9 @@ def test_a_reason_can_be_printed_without_figures() -> None:
     assert "0.93" in explain(slower)
     assert "0.93" not in explain(slower, figures=False)
     assert explain_earlier(Earlier(reason=slower)).startswith("alone: ")
+
+
+def test_an_interval_of_two_rounds_is_not_written_with_all_its_digits() -> None:
+    facts = {"value": 2.79, "ci_low": 1e-17, "ci_high": 2754007842776496472064.0, "pairs": 2}
+    text = explain(because(SearchCode.UNDECIDED, **facts))  # type: ignore[arg-type]
+    assert "2.79 × [<0.01, >1,000]" in text
