@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from ridgeline.report.document import (
     Block,
     Claim,
@@ -26,6 +28,11 @@ from ridgeline.report.plain import printable, shorten
 
 MAX_NAME_LENGTH = 100
 """Names of kernels are longer than a comment is wide."""
+MAX_COMMENT_LENGTH = 65_536
+"""Characters that a comment on GitHub, or the text of a pull request, may have."""
+FEWER_ROWS = (20, 5)
+"""Rows of each table where a text with more would not fit a comment."""
+_LEFT_OUT = "The rest does not fit a comment; the page (.html) has it."
 _SPECIAL = re.compile(r"([\\`*|~]|\](?=[(\[:]))")
 """A bracket only where a link would follow it: [1.27, 1.35] stays readable in the source."""
 _EDGE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")
@@ -36,13 +43,33 @@ def render(
     document: Document, *, full: bool = False, max_rows: int | None = None, picture: str = ""
 ) -> str:
     """Return the document as Markdown, with at most `max_rows` of each table if a number is given.
-    `picture` is the name of the drawn waterfall, beside this file."""
+    `picture` is the name of the drawn waterfall, beside this file. Unless rows were asked for, the
+    text fits a comment: of one that does not, tables and findings are shortened, and then the last
+    parts left out."""
+    text = _text(document, _Markdown(full, max_rows, picture))
+    if full or max_rows is not None:
+        return text
+    for rows in FEWER_ROWS:
+        if len(text) <= MAX_COMMENT_LENGTH:
+            return text
+        text = _text(document, _Markdown(full, rows, picture, brief=True))
+    left_out = 0
+    while len(text) > MAX_COMMENT_LENGTH and left_out < len(document.blocks):
+        left_out += 1
+        blocks = document.blocks[: len(document.blocks) - left_out]
+        note = Paragraph(_LEFT_OUT, "quiet")
+        shorter = replace(document, blocks=(*blocks, note))
+        text = _text(shorter, _Markdown(full, FEWER_ROWS[-1], picture, brief=True))
+    return text
+
+
+def _text(document: Document, markdown: "_Markdown") -> str:
     lines = [f"### {escaped(document.answer_text)}", ""]
     if document.about:
         lines += [escaped(" · ".join(document.about)), ""]
     if document.facts:
         lines += [escaped(" · ".join(document.facts)), ""]
-    lines += _Markdown(full, max_rows, picture).blocks(document.blocks, 4)
+    lines += markdown.blocks(document.blocks, 4)
     kept = [line for i, line in enumerate(lines) if line or (i and lines[i - 1])]
     return "\n".join(kept).rstrip("\n") + "\n"
 
@@ -78,8 +105,9 @@ def fence(text: str, language: str = "") -> list[str]:
 
 
 class _Markdown:
-    def __init__(self, full: bool, max_rows: int | None, picture: str) -> None:
-        self.full, self.max_rows, self.picture = full, max_rows, picture
+    def __init__(self, full: bool, max_rows: int | None, picture: str, brief: bool = False) -> None:
+        """`brief` leaves out the evidence and the code of findings."""
+        self.full, self.max_rows, self.picture, self.brief = full, max_rows, picture, brief
 
     def blocks(self, blocks: Sequence[Block], depth: int) -> list[str]:
         lines: list[str] = []
@@ -107,7 +135,7 @@ class _Markdown:
         if isinstance(block, Commands):
             return [f"- {escaped(c.why)}: `{code_text(c.text)}`" for c in block.commands]
         if isinstance(block, Claims):
-            return [line for i, c in enumerate(block.claims, 1) for line in _claim(i, c)]
+            return [line for i, c in enumerate(block.claims, 1) for line in self.claim(i, c)]
         if isinstance(block, Section):
             return self.section(block, depth)
         if isinstance(block, SplitChart) and not block.has_table:
@@ -126,6 +154,28 @@ class _Markdown:
             # GitHub reads Markdown inside <details> only after an empty line.
             return [f"<details><summary>{title}</summary>", "", *body, "</details>"]
         return [f"{'#' * min(depth, 6)} {title}", "", *body] if title else body
+
+    def claim(self, number: int, claim: Claim) -> list[str]:
+        """Return a line for a finding; what it rests on, and the code, are folded away."""
+        place = f" `{code_text(claim.place)}`" if claim.place else ""
+        lines = [f"{number}. **{inline(claim.text)}**{place}: {escaped(claim.gain)}", ""]
+        if self.brief:
+            return lines
+        folded = [
+            f"- {escaped(item.label)}: {inline(words)}"
+            for item in claim.evidence
+            for words in item.lines
+        ]
+        if plain(claim.doubt):
+            folded.append(f"- it may be wrong: {inline(claim.doubt)}")
+        if claim.code:
+            folded += ["", *fence("\n".join(claim.code), "python")]
+        if not folded:
+            return lines
+        title = "the fix, and the evidence" if claim.code else "the evidence"
+        folded = [f"<details><summary>{title}</summary>", "", *folded, "", "</details>", ""]
+        # Indented by three, so that all of it belongs to the number.
+        return [*lines, *(f"   {line}" if line else "" for line in folded)]
 
     def table(self, table: Table) -> list[str]:
         rows, more = table.shown(self.full, self.max_rows)
@@ -162,19 +212,6 @@ def _items(items: Iterable[Item]) -> list[str]:
             label = f"**{escaped(item.label)}**{colon} " if item.label else ""
             lines.append(f"- {label}{mark}{inline(words)}")
     return lines
-
-
-def _claim(number: int, claim: Claim) -> list[str]:
-    place = f" `{code_text(claim.place)}`" if claim.place else ""
-    lines = [f"{number}. **{inline(claim.text)}**{place}: {escaped(claim.gain)}", ""]
-    # Indented by three, so that it belongs to the number.
-    for item in claim.evidence:
-        lines += [f"   - {escaped(item.label)}: {inline(words)}" for words in item.lines]
-    if plain(claim.doubt):
-        lines.append(f"   - it may be wrong: {inline(claim.doubt)}")
-    if claim.code:
-        lines += ["", *(f"   {line}" for line in fence("\n".join(claim.code), "python"))]
-    return [*lines, ""]
 
 
 def _with_blanks(text: str, shown: str) -> str:

@@ -143,7 +143,8 @@ def document(summary: RunSummary) -> Document:
     blocks.append(Labelled(remarks(summary)))
     if summary.python is not None:
         blocks.append(_python(summary.python))
-    blocks += [answers_section(summary.findings, "full"), _end(summary)]
+    answers = replace(answers_section(summary.findings, "full"), folded=True)
+    blocks += [answers, _end(summary)]
     return Document(
         answer=(Span(verdict_sentence(summary.verdict)),),
         about=about(summary),
