@@ -36,3 +36,41 @@ export interface Curves {
   marks: Mark[];
   bands: Band[];
 }
+
+/** A row of a timeline: columns of its events, in order of start. */
+export interface Lane {
+  group: string;
+  name: string;
+  about: string;
+  kind: "steps" | "phases" | "idle" | "device" | "host";
+  /** Nanoseconds since the start of the event before. */
+  starts: number[];
+  lengths: number[];
+  depths: number[];
+  /** Index into the columns of the timeline. */
+  works: number[];
+}
+
+/** Events over time in lanes. What equal events have in common is a work: a row of `names`, `kinds`, `places`. */
+export interface TimelineData {
+  title: string;
+  length_ns: number;
+  lanes: Lane[];
+  texts: string[];
+  all_kinds: { colour: string; name: string }[];
+  /** As file:line. */
+  all_places: string[];
+  /** The function of each place. */
+  functions: string[];
+  names: number[];
+  kinds: number[];
+  /** -1 where the place is unknown. */
+  places: number[];
+  facts: { label: string; texts: number[] }[];
+}
+
+/** Lines of source, with what was found there. */
+export interface SourceData {
+  parts: { file: string; first: number; lines: string[] }[];
+  marks: { file: string; line: number; text: string; kind: "finding" | "time" }[];
+}

@@ -1,12 +1,17 @@
 // Begins the page: hands each figure to the module that draws its kind, and makes tables handy.
 
 import { drawCurves } from "./curves";
+import { linkFindings } from "./links";
+import { drawSource } from "./source";
 import { makeHandy } from "./tables";
+import { drawTimeline } from "./timeline";
 
 type Draw = (stage: HTMLElement, data: any) => void;
 
 const DRAW: Record<string, Draw> = {
   CurvesPlot: drawCurves,
+  Source: drawSource,
+  Timeline: drawTimeline,
 };
 
 function begin(): void {
@@ -22,6 +27,7 @@ function begin(): void {
     }
   }
   document.querySelectorAll<HTMLTableElement>("table").forEach(makeHandy);
+  linkFindings();
 }
 
 if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin);

@@ -5,6 +5,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,7 @@ from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.records.finding import Findings
 
 if TYPE_CHECKING:
+    from ridgeline.records.timeline import TracePage
     from ridgeline.records.trace import TraceStudy
     from ridgeline.report.views.trace_data import LeftOut
     from ridgeline.trace.trace import Trace
@@ -155,7 +157,8 @@ def command(
                 for problem in causes.problems:
                     _warn(problem)
                 is_written = _export(study, traces, causes, destination, say)
-            _report(study, causes, destination, full, top, left_out, is_written)
+            page = partial(_page, traces, study, causes, steps)
+            _report(study, causes, destination, full, top, left_out, is_written, page)
     _say_refusal()
 
 
@@ -508,6 +511,21 @@ def write_timeline(
         mark(trace, study, output, shown_findings(causes), headline)
 
 
+def _page(
+    traces: "Sequence[Trace]", study: "TraceStudy", causes: Findings, steps: str | None
+) -> "TracePage":
+    """Return what a page shows beside the tables. If it cannot be made, the page has the tables."""
+    from ridgeline.diagnosis.recorded_run import Attempts
+    from ridgeline.diagnosis.run_page import trace_page
+    from ridgeline.records.timeline import TracePage
+
+    attempts = Attempts()
+    page = attempts.part("the timeline", lambda: trace_page(traces, study, causes, steps))
+    for failure in attempts.failures:
+        _warn(failure)
+    return page or TracePage()
+
+
 def _report(
     study: "TraceStudy",
     causes: "Findings",
@@ -516,6 +534,7 @@ def _report(
     top: int | None,
     left_out: "list[LeftOut]",
     is_written: bool,
+    page: "Callable[[], TracePage]",
 ) -> None:
     from ridgeline.cli.output import deliver, say_written
     from ridgeline.report.views.trace import longest_table, trace_report
@@ -525,7 +544,7 @@ def _report(
     ):
         _warn(f"tables end after {MAX_ROWS_PER_TABLE:,} rows, the largest first")
     report = trace_report(
-        study, causes, left_out=left_out, full=full, max_rows=top, typed=sys.argv[1:]
+        study, causes, left_out=left_out, full=full, max_rows=top, typed=sys.argv[1:], page=page
     )
     if not is_written:
         deliver(report, destination.as_json, destination.output, full=full, max_rows=top)

@@ -1,4 +1,4 @@
-"""Reads what the page of a run shows from its directory."""
+"""Reads what the page of a run shows from its directory, and that of traces from the traces."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,11 +8,17 @@ from typing import TypeVar
 
 import numpy as np
 
-from ridgeline.diagnosis.recorded_run import Attempts, read_run
+from ridgeline.diagnosis.recorded_run import Attempts, FileNames, RunRead, read_run
 from ridgeline.records.facts import Place
+from ridgeline.records.finding import Findings
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_page import Histogram, RunPage, SourceLines
+from ridgeline.records.run_page import Histogram, RunPage
 from ridgeline.records.run_summary import RunSummary
+from ridgeline.records.timeline import SourceLines, Timeline, TracePage
+from ridgeline.records.trace import TraceStudy
+from ridgeline.trace.study import open_trace
+from ridgeline.trace.timeline import timeline
+from ridgeline.trace.trace import Trace
 
 T = TypeVar("T")
 
@@ -25,17 +31,22 @@ MAX_BINNED_FACTOR = 4.0
 into one bar."""
 NEIGHBOURS = 12
 """Lines shown before and after one that is named."""
-MAX_SOURCE_BYTES, MAX_SOURCE_LINES = 4_000_000, 1_500
-"""Size of a file that is read for its lines, and lines of source on a page."""
+MAX_SOURCE_BYTES, MAX_SOURCE_LINES, MAX_LINE_LENGTH = 4_000_000, 1_500, 400
+"""Size of a file that is read for its lines, lines of source on a page, and letters of a line."""
+MAX_TIMELINE_RANKS = 8
+"""Ranks whose traces are read for the timeline. More do not fit beside each other."""
+MAX_SOURCE_PLACES = 60
+"""Functions in which events began whose source is shown, those with the most time first."""
 
 
 def run_page(directory: RunDirectory, summary: RunSummary) -> RunPage:
     attempts = Attempts()
     read = read_run(directory, attempts)
     steps, samples = thinned(read.steps, MAX_STEPS), thinned(read.telemetry, MAX_SAMPLES)
-    places = [Place(one.file, one.line) for one in summary.findings.findings if one.line]
+    shown = attempts.part("the timeline", lambda: _run_timeline(read))
+    places = named_places(summary.findings, shown)
     folder = Path(read.run.environment.folder)
-    source = attempts.part("the source", lambda: tuple(source_lines(folder, places)))
+    source = attempts.part("the source", lambda: tuple(source_lines([folder], places)))
     return RunPage(
         summary=summary,
         run=read.run,
@@ -45,9 +56,42 @@ def run_page(directory: RunDirectory, summary: RunSummary) -> RunPage:
         step_ms=histogram([step.dur_ns / 1e6 for step in read.steps if step.window == "light"]),
         telemetry=samples,
         telemetry_left_out=len(read.telemetry) - len(samples),
+        timeline=shown,
         source=source or (),
         problems=tuple(attempts.failures),
     )
+
+
+def _run_timeline(read: RunRead) -> Timeline | None:
+    names = FileNames(read.run, read.capture)
+    files = read.trace_files[:MAX_TIMELINE_RANKS]
+    traces = [open_trace(path, cache=False).trace for path in files]
+    return timeline(traces, shown=names.shown) if traces else None
+
+
+def trace_page(
+    traces: Sequence[Trace], study: TraceStudy, findings: Findings, steps: str | None
+) -> TracePage:
+    """Return what the page of traces shows beside the study."""
+    shown = timeline(traces, study, steps=steps)
+    folders = [Path.cwd(), Path(traces[0].origin.path).resolve().parent]
+    source = source_lines(folders, named_places(findings, shown))
+    return TracePage(timeline=shown, source=tuple(source))
+
+
+def named_places(findings: Findings, shown: Timeline | None) -> list[Place]:
+    """Return the places of the findings, and those of the timeline, the longest first."""
+    places = [Place(one.file, one.line) for one in findings.findings if one.line]
+    if shown is None:
+        return places
+    total_ns: dict[Place, int] = defaultdict(int)
+    for lane in shown.lanes:
+        for work, length in zip(lane.work, lane.length_ns, strict=True):
+            place = shown.works[work].place
+            if place is not None:
+                total_ns[Place(place.file, place.line)] += length
+    longest = sorted(total_ns, key=lambda place: -total_ns[place])
+    return places + longest[:MAX_SOURCE_PLACES]
 
 
 def thinned(values: Sequence[T], most: int) -> tuple[T, ...]:
@@ -70,22 +114,16 @@ def histogram(values: Sequence[float]) -> Histogram | None:
     )
 
 
-def source_lines(folder: Path, places: Iterable[Place]) -> Iterator[SourceLines]:
+def source_lines(folders: Sequence[Path], places: Iterable[Place]) -> Iterator[SourceLines]:
     """Yield the lines around these places, for each file from top to bottom. A file that cannot be
-    read is left out."""
+    read is left out, and one that is no Python: a trace may name any file of this machine."""
     wanted: dict[str, set[int]] = defaultdict(set)
     for place in places:
         if place.line is not None:
             wanted[place.file].add(place.line)
     left = MAX_SOURCE_LINES
     for file, numbers in wanted.items():
-        path = folder / file
-        try:
-            if path.stat().st_size > MAX_SOURCE_BYTES:
-                continue
-            text = path.read_text("utf-8", errors="replace").splitlines()
-        except OSError:
-            continue
+        text = _lines(folders, file)
         near = {
             number
             for at in numbers
@@ -96,7 +134,22 @@ def source_lines(folder: Path, places: Iterable[Place]) -> Iterator[SourceLines]
                 return
             last = min(last, first + left - 1)
             left -= last - first + 1
-            yield SourceLines(file=file, first=first, lines=tuple(text[first - 1 : last]))
+            yield SourceLines(
+                file=file,
+                first=first,
+                lines=tuple(line[:MAX_LINE_LENGTH] for line in text[first - 1 : last]),
+            )
+
+
+def _lines(folders: Sequence[Path], file: str) -> list[str]:
+    for folder in folders:
+        path = folder / file
+        try:
+            if path.suffix == ".py" and path.is_file() and path.stat().st_size <= MAX_SOURCE_BYTES:
+                return path.read_text("utf-8", errors="replace").splitlines()
+        except (OSError, ValueError):
+            continue
+    return []
 
 
 def _stretches(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:

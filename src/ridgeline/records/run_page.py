@@ -5,16 +5,7 @@ from msgspec import Struct
 
 from ridgeline.records.run import Capture, RunFile, Step, Telemetry
 from ridgeline.records.run_summary import RunSummary
-
-
-class SourceLines(Struct, frozen=True, kw_only=True):
-    """Neighbouring lines of a file of the program."""
-
-    file: str
-    """As the findings name it."""
-    first: int
-    """Number of the first line."""
-    lines: tuple[str, ...]
+from ridgeline.records.timeline import SourceLines, Timeline
 
 
 class Histogram(Struct, frozen=True, kw_only=True):
@@ -38,8 +29,10 @@ class RunPage(Struct, frozen=True, kw_only=True):
     """Of the steps that the figures count; None if there are too few."""
     telemetry: tuple[Telemetry, ...] = ()
     telemetry_left_out: int = 0
+    timeline: Timeline | None = None
+    """The traced steps of all ranks; None without a trace."""
     source: tuple[SourceLines, ...] = ()
-    """The lines that findings name, with their neighbours, as far as the files can be read. They
-    may have changed since the run."""
+    """The lines that findings and events name, with their neighbours, as far as the files can be
+    read. They may have changed since the run."""
     problems: tuple[str, ...] = ()
     """One sentence for each part of the run that could not be read."""

@@ -187,7 +187,12 @@ class Claim(Struct, frozen=True, kw_only=True):
     text: Words
     short_place: str = ""
     place: str = ""
+    function: str = ""
+    """The function that the place is in, where it is known."""
+    kinds: tuple[str, ...] = ()
+    """The kinds of events on a timeline that the finding is about."""
     gain: str = ""
+    confidence: str = ""
     doubt: Words = ""
     code: tuple[str, ...] = ()
     shows_code: bool = True

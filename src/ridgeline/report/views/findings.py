@@ -106,6 +106,9 @@ def findings_claims(findings: Findings) -> tuple[Claim, ...]:
             text=prose(claim_text(finding)),
             short_place=short_place(finding),
             place=finding.place if finding.file else "",
+            function=finding.function,
+            kinds=finding_kinds(finding),
+            confidence=finding.confidence,
             gain=", ".join([gain_text(finding), *_relations(finding, numbers)]),
             doubt=prose(" ".join(finding.doubt.split()).rstrip(".")),
             code=_code_lines(finding),
@@ -114,6 +117,29 @@ def findings_claims(findings: Findings) -> tuple[Claim, ...]:
         )
         for number, finding in enumerate(shown, 1)
     )
+
+
+FAMILY_KINDS: dict[str, tuple[str, ...]] = {
+    "input": ("input",),
+    "transfer": ("transfer",),
+    "synchronisation": ("synchronisation",),
+    "launch": ("launch-bound", "launch"),
+    "kernels": ("matmul", "convolution", "attention", "elementwise"),
+    "precision": ("matmul", "convolution", "attention"),
+    "memory": ("allocator",),
+    "compile": ("compile",),
+    "communication": ("communication", "collective wait"),
+}
+"""The kinds of events on the timeline that a finding of each family is about."""
+RULE_KINDS: dict[str, tuple[str, ...]] = {
+    "unfused-optimizer": ("optimizer",),
+    "set-to-none": ("optimizer",),
+}
+"""The kinds of rules that are about others than their family."""
+
+
+def finding_kinds(finding: Finding) -> tuple[str, ...]:
+    return RULE_KINDS.get(finding.rule, FAMILY_KINDS.get(finding.family, ()))
 
 
 def shown_findings(findings: Findings) -> tuple[Finding, ...]:

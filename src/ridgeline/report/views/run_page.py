@@ -26,6 +26,7 @@ from ridgeline.report.numbers import share
 from ridgeline.report.reasons import verdict_sentence
 from ridgeline.report.views import run
 from ridgeline.report.views.findings import answers_section, findings_section
+from ridgeline.report.views.timeline import timeline_section
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 MIN_CURVE_POINTS = 2
@@ -41,6 +42,9 @@ def document(page: RunPage) -> Document:
     blocks: list[Block] = [KeyNumbers(tuple(_key_numbers(summary)))]
     if summary.findings.findings or (summary.step.phases and not limited):
         blocks.append(findings_section(summary.findings))
+    blocks += timeline_section(
+        page.timeline, page.source, summary.findings.findings, summary.python
+    )
     blocks += _steps(page)
     blocks += _memory(page)
     blocks += _telemetry(page)

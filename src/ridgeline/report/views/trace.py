@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ridgeline import units
 from ridgeline.records.facts import Check, Severity
 from ridgeline.records.finding import Findings
+from ridgeline.records.timeline import TracePage
 from ridgeline.records.trace import TraceStudy
 from ridgeline.report.document import (
     Block,
@@ -37,6 +38,7 @@ from ridgeline.report.numbers import share_text, time
 from ridgeline.report.reasons import trace_verdict
 from ridgeline.report.views import trace_time, trace_work
 from ridgeline.report.views.findings import answers_section, findings_section, shown_findings
+from ridgeline.report.views.timeline import timeline_section
 from ridgeline.report.views.trace_data import (
     SCHEMA,
     LeftOut,
@@ -64,13 +66,20 @@ def trace_report(
     full: bool = False,
     max_rows: int | None = None,
     typed: Sequence[str] = (),
+    page: Callable[[], TracePage] | None = None,
 ) -> Report:
     """`full` and `max_rows` say which rows will be shown; others are counted, not made into words.
-    `typed` is the command line after `ridgeline`, for the command to type next."""
+    `typed` is the command line after `ridgeline`, for the command to type next. `page` reads what
+    a page shows beside the study."""
     limit = None if full else max(max_rows or 0, MAX_LOOKED_AT_ROWS)
     asked_for = study if max_rows is None else first_rows(study, max_rows)
+
+    def made(page: TracePage | None = None) -> Document:
+        return document(study, findings, limit=limit, full=full, typed=typed, page=page)
+
     return Report(
-        document=lambda: document(study, findings, limit=limit, full=full, typed=typed),
+        document=made,
+        page=None if page is None else lambda: made(page()),
         data=lambda: data(asked_for, left_out, findings),
         figures=lambda: figures(asked_for, findings),
     )
@@ -106,6 +115,7 @@ def document(
     limit: int | None = None,
     full: bool = False,
     typed: Sequence[str] = (),
+    page: TracePage | None = None,
 ) -> Document:
     """Return the document; `limit` is how many rows of each table are formatted."""
     blocks: list[Block] = []
@@ -115,6 +125,9 @@ def document(
     blocks.append(SplitChart(parts=parts(study), title="Busy and idle by cause"))
     if findings is not None:
         blocks += [findings_section(findings), answers_section(findings)]
+    if page is not None:
+        named = findings.findings if findings is not None else ()
+        blocks += timeline_section(page.timeline, page.source, named)
     gaps: list[Item] = []
     for section in _sections(study, limit):
         if isinstance(section, Section):

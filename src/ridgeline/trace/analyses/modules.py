@@ -90,6 +90,13 @@ def _with_backward(trace: Trace, tree: Modules) -> Rows:
     return np.where(taken, tree.of_op[np.maximum(forward, 0)], tree.of_op)
 
 
+@once_per_trace
+def modules_of_work(trace: Trace, links: Links, tree: Modules) -> tuple[Rows, Rows]:
+    """Return the module of each operator, and of each device operation; -1 where none is known."""
+    of_op = inherited(_with_backward(trace, tree), links.op_parent)
+    return of_op, _of_device(trace, links, tree)
+
+
 def path_of(tree: Modules, number: int) -> list[str]:
     names: list[str] = []
     while number >= 0:
