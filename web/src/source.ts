@@ -39,7 +39,7 @@ export function drawSource(stage: HTMLElement, data: SourceData): void {
     note.className = `mark ${mark.kind}`;
     note.textContent = mark.text;
     row.classList.add(mark.kind);
-    row.append(note);
+    (mark.kind === "time" ? row.firstElementChild! : row).append(note);
   }
   // Whether a timeline knows the line can be asked only when all figures are drawn.
   requestAnimationFrame(() => {
@@ -49,7 +49,7 @@ export function drawSource(stage: HTMLElement, data: SourceData): void {
       if (mark.kind !== "finding" || !row || row.querySelector("button") || !canShow("timeline", { place })) continue;
       const link = button("on the timeline", "show the events of this function", () => show("timeline", { place }));
       link.className = "link";
-      row.append(link);
+      row.querySelector(".mark.finding")?.append(link);
     }
   });
   stage.append(pane);
@@ -78,6 +78,8 @@ function lineRow(number: number, text: string): HTMLElement {
   gutter.className = "number";
   gutter.textContent = String(number);
   code.textContent = text || " ";
-  row.append(gutter, code);
+  const line = document.createElement("div");
+  line.append(gutter, code);
+  row.append(line);
   return row;
 }

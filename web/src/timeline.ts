@@ -25,6 +25,8 @@ export function drawTimeline(stage: HTMLElement, data: TimelineData): void {
   new View(stage, data);
 }
 
+type Palette = Record<"paper" | "ink" | "soft" | "rule" | "shade" | "blue" | "bad", string>;
+
 class View {
   private tracks: Tracks;
   private from: number;
@@ -32,6 +34,7 @@ class View {
   private selected: Event | null = null;
   private marked: Event[] = [];
   private markedAt = -1;
+  private markedWhat = "";
   private range: [number, number] | null = null;
   private width = 0;
   private height = 0;
@@ -41,6 +44,8 @@ class View {
   private inks: string[] = [];
   private paint: CanvasRenderingContext2D | null = null;
   private overviewPicture: HTMLCanvasElement | null = null;
+  private overviewPaint: CanvasRenderingContext2D | null = null;
+  private is: Palette = { paper: "", ink: "", soft: "", rule: "", shade: "", blue: "", bad: "" };
   private canvas = document.createElement("canvas");
   private overview = document.createElement("canvas");
   private scroller = div("lanes");
@@ -217,8 +222,9 @@ class View {
   private mark(test: (work: number) => boolean, what: string): void {
     this.marked = this.tracks.mark(test);
     this.markedAt = -1;
+    this.markedWhat = what ? `: ${what}` : "";
     const number = this.marked.length.toLocaleString("en-US");
-    this.count.textContent = this.marked.length ? `${number} ${this.marked.length === 1 ? "event" : "events"}${what ? `: ${what}` : ""}` : "no event";
+    this.count.textContent = this.marked.length ? `${number} ${this.marked.length === 1 ? "event" : "events"}${this.markedWhat}` : "no event";
     this.ask();
   }
 
@@ -235,8 +241,8 @@ class View {
   private step(by: 1 | -1): void {
     if (!this.marked.length) return;
     const count = this.marked.length;
-    this.markedAt = this.markedAt < 0 ? (by > 0 ? 0 : count - 1) : (this.markedAt + by + count) % count;
-    this.count.textContent = `${(this.markedAt + 1).toLocaleString("en-US")} of ${count.toLocaleString("en-US")}`;
+    this.markedAt = this.markedAt < 0 && by < 0 ? count - 1 : (this.markedAt + by + count) % count;
+    this.count.textContent = `${(this.markedAt + 1).toLocaleString("en-US")} of ${count.toLocaleString("en-US")}${this.markedWhat}`;
     this.goTo(this.marked[this.markedAt]!);
   }
 
@@ -268,6 +274,13 @@ class View {
       this.search.value = "";
       this.mark((work) => found.works.has(work), found.what);
     }
+    if (!this.marked.length) return;
+    // The step around the first event shows best what is the matter.
+    const inStep = this.marked.findIndex((event) => this.tracks.stepAround(this.tracks.span(event).start));
+    this.markedAt = Math.max(inStep, 0) - 1;
+    const { start, end } = this.tracks.span(this.marked[this.markedAt + 1]!);
+    const around = this.tracks.stepAround(start) ?? this.tracks.extent;
+    if ((end - start) / (around[1] - around[0]) > 0.004) this.look(...around);
     this.step(1);
     this.canvas.focus({ preventScroll: true });
   }
@@ -391,10 +404,12 @@ class View {
   private resize(): void {
     this.colours = this.data.all_kinds.map((kind, i) => kindColour(kind.colour, i));
     this.inks = this.colours.map(inkOn);
+    for (const name of Object.keys(this.is) as (keyof Palette)[]) this.is[name] = colour(name);
     this.width = this.stage.clientWidth;
     this.gutter = this.width < 560 ? 84 : 150;
     this.place();
     this.overviewPicture = this.pictureOfAll();
+    this.overviewPaint = context(this.overview, this.width, OVERVIEW);
     this.draw();
   }
 
@@ -426,10 +441,12 @@ class View {
   private draw(): void {
     const { paint, width, height, gutter } = this;
     if (!paint || width <= gutter) return;
-    const [paper, ink, soft, rule, shade] = ["paper", "ink", "soft", "rule", "shade"].map(colour) as [string, string, string, string, string];
+    const { paper, soft, rule } = this.is;
     const top = this.scroller.scrollTop;
     paint.fillStyle = paper;
     paint.fillRect(0, 0, width, height);
+    const every = this.tickDistance();
+    this.drawGrid(paint, rule, every);
     paint.save();
     paint.beginPath();
     paint.rect(0, AXIS, width, height - AXIS);
@@ -439,18 +456,18 @@ class View {
     paint.font = FONT;
     for (const track of this.tracks.shown) {
       if (track.y > top + height || track.y + track.height < top) continue;
-      this.drawTrack(paint, track, top, shade);
+      this.drawTrack(paint, track, top);
     }
-    this.drawNames(paint, top, { ink, soft, rule, paper, shade });
+    this.drawNames(paint, top);
     paint.restore();
-    this.drawAxis(paint, soft, rule);
-    this.drawOverview(ink, shade);
+    this.drawAxis(paint, soft, rule, every);
+    this.drawOverview();
   }
 
-  private drawTrack(paint: CanvasRenderingContext2D, track: Track, top: number, shade: string): void {
+  private drawTrack(paint: CanvasRenderingContext2D, track: Track, top: number): void {
     const { gutter, width, height } = this;
     if (track.lane.kind === "host") {
-      paint.fillStyle = shade;
+      paint.fillStyle = this.is.shade;
       paint.globalAlpha = 0.35;
       paint.fillRect(gutter, track.y, width - gutter, track.height);
       paint.globalAlpha = 1;
@@ -467,7 +484,7 @@ class View {
     const from = Math.max(this.xOf(start), gutter - 2);
     const to = Math.min(this.xOf(end), width + 2);
     if (to < gutter || from > width) return;
-    paint.strokeStyle = colour("ink");
+    paint.strokeStyle = this.is.ink;
     paint.lineWidth = 2;
     paint.strokeRect(from, track.y + track.depth[chosen.index]! * track.row, Math.max(to - from, 2), track.row - 1);
   }
@@ -485,8 +502,8 @@ class View {
     let boxFrom = 0, boxTo = -1, style = -1;
     const flushBox = () => {
       if (boxTo > boxFrom) {
-        paint.globalAlpha = ((style & 7) + 1) / 8;
-        paint.fillStyle = colours[style >> 3]!;
+        paint.globalAlpha = ((style & 3) + 1) / 4;
+        paint.fillStyle = colours[style >> 2]!;
         const x = Math.max(boxFrom, gutter);
         paint.fillRect(x, y, boxTo - x, height);
       }
@@ -496,7 +513,7 @@ class View {
       if (column !== column) return;
       let strength = 0.35 + 0.65 * Math.min(filled, 1);
       if (fades) strength = isMarked ? 1 : strength * FADED;
-      const next = (kindOfColumn << 3) | Math.max(Math.ceil(strength * 8) - 1, 0);
+      const next = (kindOfColumn << 2) | Math.max(Math.ceil(strength * 4) - 1, 0);
       const x = column + rest;
       if (next !== style || boxTo < x - 0.5) {
         flushBox();
@@ -548,8 +565,8 @@ class View {
     paint.fillText(text.length > letters ? `${text.slice(0, letters - 1)}…` : text, x + 3, y + height / 2 + 0.5);
   }
 
-  private drawNames(paint: CanvasRenderingContext2D, top: number, is: Record<"ink" | "soft" | "rule" | "paper" | "shade", string>): void {
-    const { gutter, width } = this;
+  private drawNames(paint: CanvasRenderingContext2D, top: number): void {
+    const { gutter, width, is } = this;
     paint.fillStyle = is.paper;
     paint.fillRect(0, top, gutter - 1, this.height);
     for (const group of this.tracks.groups) {
@@ -574,31 +591,40 @@ class View {
     }
   }
 
-  private drawAxis(paint: CanvasRenderingContext2D, soft: string, rule: string): void {
-    const { gutter, width, height, from, to } = this;
-    const rough = ((to - from) / Math.max(width - gutter, 1)) * 110;
+  private tickDistance(): number {
+    const rough = ((this.to - this.from) / Math.max(this.width - this.gutter, 1)) * 110;
     const power = 10 ** Math.floor(Math.log10(rough));
-    const every = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough) ?? rough;
+    return [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough) ?? rough;
+  }
+
+  private drawGrid(paint: CanvasRenderingContext2D, rule: string, every: number): void {
+    paint.fillStyle = rule;
+    paint.globalAlpha = 0.6;
+    for (let at = Math.ceil(this.from / every) * every; at <= this.to; at += every) {
+      const x = Math.round(this.xOf(at));
+      if (x >= this.gutter) paint.fillRect(x, AXIS - 5, 1, this.height);
+    }
+    paint.globalAlpha = 1;
+  }
+
+  private drawAxis(paint: CanvasRenderingContext2D, soft: string, rule: string, every: number): void {
+    const { gutter, width, height, from, to } = this;
     paint.font = FONT;
     paint.textBaseline = "middle";
+    paint.fillStyle = soft;
     for (let at = Math.ceil(from / every) * every; at <= to; at += every) {
       const x = Math.round(this.xOf(at)) + 0.5;
       if (x < gutter) continue;
-      paint.fillStyle = rule;
-      paint.globalAlpha = 0.6;
-      paint.fillRect(x, AXIS - 5, 1, height);
-      paint.globalAlpha = 1;
-      paint.fillStyle = soft;
       const text = axisText(at, every);
       if (x + LETTER * text.length + 6 < width) paint.fillText(text, x + 3, AXIS / 2);
     }
-    paint.fillStyle = document.activeElement === this.canvas ? colour("blue") : rule;
+    paint.fillStyle = document.activeElement === this.canvas ? this.is.blue : rule;
     paint.fillRect(0, AXIS - 1, width, 1);
     paint.fillStyle = soft;
     paint.fillText(duration(to - from), 4, AXIS / 2);
     if (!this.range) return;
     const [a, b] = this.range.map((at) => this.xOf(at)).sort((one, other) => one - other) as [number, number];
-    paint.fillStyle = colour("blue");
+    paint.fillStyle = this.is.blue;
     paint.globalAlpha = 0.16;
     paint.fillRect(a, AXIS, b - a, height);
     paint.globalAlpha = 1;
@@ -627,19 +653,21 @@ class View {
     return picture;
   }
 
-  private drawOverview(ink: string, shade: string): void {
-    const paint = context(this.overview, this.width, OVERVIEW);
+  private drawOverview(): void {
+    const paint = this.overviewPaint;
+    if (!paint) return;
+    paint.clearRect(0, 0, this.width, OVERVIEW);
     const [start, end] = this.tracks.extent;
     const at = (time: number) => ((time - start) / (end - start)) * this.width;
     const [a, b] = [Math.max(at(this.from), 0), Math.min(at(this.to), this.width)];
     if (this.overviewPicture) paint.drawImage(this.overviewPicture, 0, 0, this.width, OVERVIEW);
-    paint.fillStyle = shade;
+    paint.fillStyle = this.is.shade;
     paint.globalAlpha = 0.75;
     paint.fillRect(0, 0, a, OVERVIEW);
     paint.fillRect(b, 0, this.width - b, OVERVIEW);
     paint.globalAlpha = 1;
     if (this.marked.length) {
-      paint.fillStyle = colour("bad");
+      paint.fillStyle = this.is.bad;
       let last = -1;
       for (const event of this.marked) {
         const x = Math.round(at(this.tracks.span(event).start));
@@ -647,7 +675,7 @@ class View {
         last = x;
       }
     }
-    paint.strokeStyle = ink;
+    paint.strokeStyle = this.is.ink;
     paint.strokeRect(a + 0.5, 0.5, Math.max(b - a - 1, 1), OVERVIEW - 1);
   }
 
@@ -665,7 +693,7 @@ function div(name: string): HTMLDivElement {
 /** Returns a moment as text with as many digits as tell neighbouring ticks apart. */
 function axisText(at: number, every: number): string {
   const [size, unit] = every >= 1e9 ? [1e9, "s"] : every >= 1e6 ? [1e6, "ms"] : every >= 1e3 ? [1e3, "µs"] : [1, "ns"];
-  return `${Math.round(at / size).toLocaleString("en-US")} ${unit}`;
+  return `${(Math.round(at / size) + 0).toLocaleString("en-US")} ${unit}`;
 }
 
 /** Returns black or white, whichever can be read on a colour. */

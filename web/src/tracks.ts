@@ -100,8 +100,9 @@ export class Tracks {
       group.y = y;
       if (group.name) y += GROUP;
       for (const track of group.tracks) {
-        // A folded group still shows why its devices were idle.
-        if (group.folded && track.lane.kind !== "idle") continue;
+        // A folded group still shows why its devices were idle, and what they were busy with most.
+        const busiest = group.tracks.find((one) => one.lane.kind === "device");
+        if (group.folded && track.lane.kind !== "idle" && track !== busiest) continue;
         track.y = y;
         track.height = track.folded ? track.row : track.rows.length * track.row;
         y += track.height + GAP;
@@ -190,6 +191,16 @@ export class Tracks {
   first(time: number): Event | null {
     const track = this.shown.find((one) => one.start.length);
     return track ? this.nearest(track, 0, time, null) : null;
+  }
+
+  /** Returns where the step around a moment begins and ends. */
+  stepAround(time: number): [number, number] | null {
+    for (const track of this.all) {
+      const row = track.lane.kind === "steps" ? track.rows[0] : undefined;
+      const at = row?.find((i) => track.start[i]! <= time && time < track.end[i]!);
+      if (at !== undefined) return [track.start[at]!, track.end[at]!];
+    }
+    return null;
   }
 
   /** Marks the events of the works that pass, and returns them in order of time. */

@@ -183,7 +183,8 @@ def _findings(case: Case, names: FileNames, attempts: Attempts) -> Findings:
         file = names.shown(finding.file)
         own_id = finding.id.replace(finding.file, file, 1) if finding.file else finding.id
         evidence = tuple(replace(e, text=names.short(e.text)) for e in finding.evidence)
-        renamed.append(replace(finding, id=own_id, file=file, evidence=evidence))
+        edits = tuple(replace(edit, file=names.shown(edit.file)) for edit in finding.edits)
+        renamed.append(replace(finding, id=own_id, file=file, evidence=evidence, edits=edits))
     return replace(drawn, findings=tuple(renamed), loss=loss)
 
 

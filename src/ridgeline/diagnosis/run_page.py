@@ -66,7 +66,8 @@ def _run_timeline(read: RunRead) -> Timeline | None:
     names = FileNames(read.run, read.capture)
     files = read.trace_files[:MAX_TIMELINE_RANKS]
     traces = [open_trace(path, cache=False).trace for path in files]
-    return timeline(traces, shown=names.shown) if traces else None
+    traced = [step.index for step in read.steps if step.window == "traced"]
+    return timeline(traces, step_numbers=traced, shown=names.shown) if traces else None
 
 
 def trace_page(

@@ -29,6 +29,16 @@ class Evidence(Struct, frozen=True, kw_only=True):
     source: Source = "measured"
 
 
+class LineChange(Struct, frozen=True, kw_only=True):
+    """Lines of the program, and what replaces them."""
+
+    file: str
+    line: int
+    """The first line that is replaced; without `before`, the line after which `after` comes."""
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...]
+
+
 class Finding(Struct, frozen=True, kw_only=True):
     rule: str
     family: str = ""
@@ -52,6 +62,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     """The id of the fix that does what the finding advises; "" if there is none."""
     change: str = ""
     """The fix as code, with the program's own names if its source could be read."""
+    edits: tuple[LineChange, ...] = ()
+    """The same fix as lines of the program before and after, where it can be written into it."""
     docs: str = ""
     doubt: str = ""
     """Why it might be wrong."""

@@ -195,6 +195,8 @@ class Claim(Struct, frozen=True, kw_only=True):
     confidence: str = ""
     doubt: Words = ""
     code: tuple[str, ...] = ()
+    diff: str = ""
+    """The same code as lines of the program before and after, with signs, where it is known."""
     shows_code: bool = True
     """Whether a short view has room for the code."""
     evidence: tuple[Item, ...] = ()

@@ -26,7 +26,14 @@ from ridgeline.trace.columns import Events, Kind
 from ridgeline.trace.host_states import is_allocator_call, is_copy_call, is_sync_call, launched
 from ridgeline.trace.intervals import Times, clip
 from ridgeline.trace.links import Links, Rows, at_rows, distinct, links_of
-from ridgeline.trace.places import Places, is_not_torch, is_own, user_places
+from ridgeline.trace.places import (
+    Places,
+    is_not_torch,
+    is_own,
+    place_of,
+    short_name,
+    user_places,
+)
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.validation import trust_in, validate
 from ridgeline.trace.window import Steps, steps_of, window_of
@@ -73,12 +80,14 @@ def timeline(
     study: TraceStudy | None = None,
     *,
     steps: str | None = None,
+    step_numbers: Sequence[int] = (),
     shown: Callable[[str], str] = str,
     max_events: int = MAX_EVENTS,
 ) -> Timeline | None:
     """Return the timeline of the traces, which are ranks of one job; None if nothing in them took
-    any time. `shown` is how the report names a file."""
-    readers = [_Reader(trace, window_of(trace, steps), shown) for trace in traces]
+    any time. `shown` is how the report names a file, and `step_numbers` are the numbers of the
+    marked steps in a run, where the marks have others."""
+    readers = [_Reader(trace, window_of(trace, steps), shown, step_numbers) for trace in traces]
     kept = [reader for reader in readers if reader.lanes]
     if not kept:
         return None
@@ -222,10 +231,19 @@ def _with_shares(made: Timeline, readers: Sequence["_Reader"], differ: bool) -> 
 class _Reader:
     """Reads the lanes of one trace."""
 
-    def __init__(self, trace: Trace, window: Window, shown: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        window: Window,
+        shown: Callable[[str], str],
+        step_numbers: Sequence[int] = (),
+    ) -> None:
         self.trace, self.window, self._shown = trace, window, shown
         self.links: Links = links_of(trace)
         self.steps: Steps = steps_of(trace)
+        self._step_numbers = self.steps.number
+        if len(step_numbers) == len(self.steps):
+            self._step_numbers = np.array(step_numbers, np.int64)
         self.has_library_functions = False
         self.start, self.end = self._span()
         self._names: dict[str, str] = {}
@@ -390,7 +408,7 @@ class _Reader:
         if lane.kind == "phases":
             names = list(phase_spans(self.trace, self.links))
             return [Work(name=names[i], kind=names[i]) for i in lane.row[rows].tolist()]
-        numbers = self.steps.number[lane.row[rows]].tolist()
+        numbers = self._step_numbers[lane.row[rows]].tolist()
         return [Work(name=str(number), kind="step") for number in numbers]
 
     def _gap_columns(self, lane: _Lane, rows: Rows) -> tuple[Rows, ...]:
@@ -458,7 +476,7 @@ class _Reader:
         name, table, phase, op, shape, module, place, stack = codes
         text = self.trace.text(name)
         return Work(
-            name=self._cut(text), kind=self._host_kind(text, _TABLES[table], phase),
+            name=self._cut(self._short(text)), kind=self._host_kind(text, _TABLES[table], phase),
             place=self._place(place), operator=self._cut(self.trace.text(op)),
             module=self._module(module), shape=self._shape(shape), stack=self._stack(stack),
         )  # fmt: skip
@@ -516,6 +534,17 @@ class _Reader:
         stack = self.trace.info(info).get("Call stack")
         own = [f for f in stack.split(";") if is_own(f)] if isinstance(stack, str) else []
         return tuple(self._frame(frame) for frame in own[1 : MAX_STACK + 1])
+
+    def _short(self, text: str) -> str:
+        """Return a Python function by its name, and a library's with its file. Others stay."""
+        if text.startswith(FRAME):
+            return text.removeprefix(FRAME)
+        if text.startswith("<built-in "):
+            return f"{short_name(text)}()"
+        place = place_of(text)
+        if place is None:
+            return text
+        return f"{place.function}()" if is_own(text) else f"{place.function}() {place.file}"
 
     def _frame(self, text: str) -> str:
         if text not in self._names:

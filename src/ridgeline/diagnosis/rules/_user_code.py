@@ -15,10 +15,12 @@ from textwrap import dedent
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.rule import Change
 from ridgeline.fixes.fix import EditByHand, find_fix
 from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Fact, Reason
 from ridgeline.records.facts import Place as UserLine
+from ridgeline.records.finding import LineChange
 from ridgeline.records.reason_codes import Done
 from ridgeline.records.run import ModuleSeen
 from ridgeline.records.sites import OpSite
@@ -245,7 +247,8 @@ def fix_code(case: Case, place: Place | None, *fixes: Applied) -> str:
         for edit in found:
             file = edit.file or next(user_files(case), "")
             edits[file].append(replace(edit, file=file))
-    parts = []
+    parts: list[str] = []
+    changes: list[LineChange] = []
     for file, of_file in edits.items():
         text = _text(case, file)
         if text is None:
@@ -253,8 +256,12 @@ def fix_code(case: Case, place: Place | None, *fixes: Applied) -> str:
         result = patched(file, text.encode(), of_file)
         if result.refused:
             return ""
-        parts += _changed_lines(file, text, result.text, place)
-    return "\n".join(parts)
+        changed = _changed_lines(file, text, result.text, place)
+        parts += (part for part, _ in changed)
+        changes += (change for _, change in changed)
+    code = Change("\n".join(parts))
+    code.edits = tuple(changes)
+    return code
 
 
 def _text(case: Case, file: str) -> str | None:
@@ -262,7 +269,10 @@ def _text(case: Case, file: str) -> str | None:
     return source.text if source is not None else None
 
 
-def _changed_lines(file: str, old: str, new: str, place: Place | None) -> list[str]:
+def _changed_lines(
+    file: str, old: str, new: str, place: Place | None
+) -> list[tuple[str, LineChange]]:
+    """Return each changed part as text, below a comment with the line before, and as lines."""
     from ridgeline.source.editing.tree import MARK  # as above
 
     def without_comments(lines: list[str]) -> list[str]:
@@ -272,7 +282,7 @@ def _changed_lines(file: str, old: str, new: str, place: Place | None) -> list[s
 
     before, after = old.splitlines(), new.splitlines()
     old_statements, new_statements = _simple_statements(old), _simple_statements(new)
-    parts: dict[tuple[int, int], str] = {}
+    parts: dict[tuple[int, int], tuple[str, LineChange]] = {}
     for _, i1, i2, j1, j2 in difflib.SequenceMatcher(None, before, after).get_opcodes():
         if before[i1:i2] == without_comments(after[j1:j2]):
             continue
@@ -290,7 +300,15 @@ def _changed_lines(file: str, old: str, new: str, place: Place | None) -> list[s
             where += f"{', ' if where else ''}before: {before[i1].strip()}"
         elif i1 == i2 and number == i1 + 1:
             where = f"{name}, after line {i1}" if i1 else f"{name}, at the top"
-        parts[first, last] = f"# {where}\n{code}" if where else code
+        stretch = [(a, b) for a, b in old_statements if a <= i2 and b >= i1 + 1]
+        end = max([i2, *(b for _, b in stretch)])
+        replaced = before[number - 1 : end] if i1 < i2 or number <= i1 else []
+        change = LineChange(
+            file=file, line=number if replaced else i1,
+            before=tuple(dedent("\n".join(replaced)).split("\n")) if replaced else (),
+            after=tuple(code.split("\n")),
+        )  # fmt: skip
+        parts[first, last] = (f"# {where}\n{code}" if where else code, change)
     return list(parts.values())
 
 

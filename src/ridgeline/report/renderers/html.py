@@ -103,6 +103,7 @@ def _environment() -> jinja2.Environment:
         cell=_cell,
         code_text=_code_text,
         code_block=_code_block,
+        diff_text=_diff_text,
         evidence=_evidence,
         is_drawing=lambda block: isinstance(block, _DRAWINGS),
         payload=_payload,
@@ -231,8 +232,16 @@ def _code_text(text: str) -> str:
 
 def _code_block(code: Code) -> str:
     text = _code_text(code.text)
-    if code.language != "diff":
-        return text
+    return _marked_lines(text) if code.language == "diff" else text
+
+
+def _diff_text(text: str) -> Markup:
+    return _marked_lines(_code_text(text))
+
+
+def _marked_lines(text: str) -> Markup:
+    """Return the lines of a diff, each with its class. Their signs stay, as not everyone sees the
+    colours."""
     span = Markup('<span class="{}">{}</span>')
     return Markup("\n").join(span.format(_diff_class(line), line) for line in text.split("\n"))
 

@@ -112,6 +112,7 @@ def findings_claims(findings: Findings) -> tuple[Claim, ...]:
             gain=", ".join([gain_text(finding), *_relations(finding, numbers)]),
             doubt=prose(" ".join(finding.doubt.split()).rstrip(".")),
             code=_code_lines(finding),
+            diff=_diff(finding),
             shows_code=number <= MAX_CLAIMS_WITH_CODE,
             evidence=_evidence(finding),
         )
@@ -348,6 +349,16 @@ def _code_lines(finding: Finding) -> tuple[str, ...]:
     """Return the fix, line by line; tabs become four columns."""
     lines = finding.change.strip("\n").expandtabs(4).splitlines()
     return tuple(line.rstrip() for line in lines)
+
+
+def _diff(finding: Finding) -> str:
+    """Return the lines of the program before and after the fix."""
+    lines = []
+    for edit in finding.edits:
+        lines.append(f"@@ {edit.file}:{edit.line}{'' if edit.before else ', new lines after it'}")
+        lines += (f"- {line}" for line in edit.before)
+        lines += (f"+ {line}" for line in edit.after)
+    return "\n".join(lines)
 
 
 def _speedup(bound: float) -> str:
