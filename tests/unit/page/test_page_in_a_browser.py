@@ -64,7 +64,7 @@ def test_every_run_leaves_a_page_that_opens_from_disk(text: str, opened: Open) -
     assert [url.partition(":")[0] for url in page.requests] == ["file"]
     assert len(text.encode()) < MAX_PAGE_BYTES
     for figure in page.page.locator("figure.plot").all():
-        assert figure.locator("canvas").count() > 0, figure.get_attribute("data-view")
+        assert figure.locator("canvas, .source li").count() > 0, figure.get_attribute("data-view")
 
 
 def test_the_numbers_are_those_of_the_record(text: str, run: RunDirectory, opened: Open) -> None:
