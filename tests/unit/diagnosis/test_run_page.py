@@ -35,7 +35,7 @@ def test_a_histogram_counts_every_value_once_and_outliers_apart() -> None:
 def test_the_lines_around_a_place_are_shown_with_their_numbers(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("".join(f"line {i}\n" for i in range(1, 101)))
     places = [Place("a.py", 50), Place("a.py", 52), Place("a.py", 3), Place("gone.py", 1)]
-    first, second = source_lines(tmp_path, places)
+    first, second = source_lines([tmp_path], places)
     assert (first.file, first.first, first.lines[0]) == ("a.py", 1, "line 1")
     assert len(first.lines) == 3 + NEIGHBOURS
     assert (second.first, second.lines[-1]) == (50 - NEIGHBOURS, f"line {52 + NEIGHBOURS}")
@@ -43,11 +43,11 @@ def test_the_lines_around_a_place_are_shown_with_their_numbers(tmp_path: Path) -
 
 def test_a_place_beyond_the_end_of_a_changed_file_shows_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
-    assert list(source_lines(tmp_path, [Place("a.py", 900)])) == []
+    assert list(source_lines([tmp_path], [Place("a.py", 900)])) == []
 
 
 def test_the_page_holds_only_so_many_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_page, "MAX_SOURCE_LINES", 30)
     (tmp_path / "a.py").write_text("x\n" * 1000)
     places = [Place("a.py", number) for number in range(100, 900, 100)]
-    assert sum(len(one.lines) for one in source_lines(tmp_path, places)) == 30
+    assert sum(len(one.lines) for one in source_lines([tmp_path], places)) == 30
