@@ -1,27 +1,33 @@
-"""Is what `ridgeline optimize` keeps really faster? Asked of `ridgeline compare`, change by change.
+"""Is what `ridgeline optimize` keeps really faster? Asked of `ridgeline compare`.
 
     python benchmarks/optimize.py --save cpu.json --out docs/results/cpu-optimize.md     two hours
     python benchmarks/optimize.py --only train_slow_loader --budget 2m --check 1m
-    python benchmarks/optimize.py --page cpu.json
+    python benchmarks/optimize.py --foreign programs.txt --save foreign.json
+    python benchmarks/optimize.py --page cpu.json foreign.json
 
-Each program is optimized on its own. Each change that was kept is then written into a copy of the
-source, on top of those kept before it, and `ridgeline compare` runs the copy against the one
-without it: other processes, another timer, another statistic, and losses compared once more, as far
-apart as the report itself says to allow; then the whole against the program as it was. FASTER
-confirms it. SAME, SLOWER and INVALID are false wins. UNDECIDED is neither, and counted apart, as is
-what could not be written into the source. The programs are training examples, planted faults, and
-the faults' twins, in which there is little or nothing to win: there, too, nothing may be kept that
-`compare` does not confirm. One program after the other, with nothing else running; the exit code is
-1 where there was a false win.
+Each program is optimized on its own. If something was kept, `ridgeline compare` runs the copy that
+was written against the program as it was: other processes, another timer, another statistic, and
+losses compared once more, as far apart as the report itself says to allow. FASTER confirms it.
+SAME, SLOWER and INVALID are false wins. UNDECIDED is neither, and counted apart, as is what could
+not be written into the source. The programs are training examples, planted faults, the faults'
+twins, in which there is little or nothing to win, and twelve in which nothing can be won: there,
+too, nothing may be kept that `compare` does not confirm. The exit code is 1 where there was a false
+win.
+
+Programs that somebody else wrote are named in a file with a line for each: a name, its folder, and
+what is typed after `ridgeline optimize` in that folder, with a colon between.
 """
 
 import argparse
 import json
+import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
@@ -34,12 +40,11 @@ from msgspec import Struct
 import ridgeline
 from ridgeline import units
 from ridgeline.machine import processor
-from ridgeline.optimization.patching import patches
 from ridgeline.records.parity import Parity
-from ridgeline.records.trial import Applied
 from ridgeline.report.views.optimized_phrases import tolerance_of
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+BENCHMARKS = Path(__file__).resolve().parent
+EXAMPLES = BENCHMARKS.parent / "examples"
 STEPS = 40
 """Of each run of `compare`."""
 FAULTS = (
@@ -47,20 +52,36 @@ FAULTS = (
     *("written_attention", "unfused_optimizer"),
 )
 """Those that a CPU feels and a change can answer."""
+NOTHING_TO_GAIN = BENCHMARKS / "gpu_programs" / "nothing_to_gain.py"
+NOTHING = (
+    *("matmul", "batched-matmul", "cholesky", "eigenvalues", "qr", "fft", "sort", "sparse"),
+    *("numpy-environment", "decompression", "python-simulation", "service"),
+)
+"""Programs of that file. One call takes nearly all of a step, and no fix makes it faster."""
 Agrees = Literal["yes", "undecided", "no", "not written"]
 
 
+Group = Literal["example", "twin", "nothing to gain", "foreign"]
+
+
 class Subject(Struct, frozen=True, kw_only=True):
-    """A program, below examples/."""
+    """A program."""
 
     script: str
     arguments: tuple[str, ...] = ()
-    clean: bool = False
-    """Nothing was planted."""
+    group: Group = "example"
+    folder: str = ""
+    """Where it lies; "" for examples/."""
+    title: str = ""
 
     @property
     def name(self) -> str:
-        return Path(self.script).stem
+        return self.title or Path(self.script).stem
+
+    @property
+    def shown(self) -> str:
+        """What stands for the program in the table."""
+        return self.title or " ".join([Path(self.script).name, *self.arguments])
 
 
 SUBJECTS = (
@@ -68,8 +89,21 @@ SUBJECTS = (
     Subject(script="train_resnet50.py", arguments=("--small",)),
     Subject(script="train_slow_loader.py"),
     *(Subject(script=f"faults/{name}.py") for name in FAULTS),
-    *(Subject(script=f"faults/{name}_fixed.py", clean=True) for name in FAULTS),
-)
+    *(Subject(script=f"faults/{name}_fixed.py", group="twin") for name in FAULTS),
+    *(
+        Subject(
+            script=NOTHING_TO_GAIN.name, arguments=(name,), group="nothing to gain",
+            folder=str(NOTHING_TO_GAIN.parent), title=name,
+        )
+        for name in NOTHING
+    ),
+)  # fmt: skip
+GROUPS: dict[Group, str] = {
+    "example": "Examples and planted faults",
+    "foreign": "Programs of other people",
+    "twin": "Twins without the fault",
+    "nothing to gain": "Nothing to gain",
+}
 
 
 class Figure(Struct, frozen=True, kw_only=True):
@@ -104,9 +138,17 @@ class Checked(Struct, frozen=True, kw_only=True):
 class Result(Struct, frozen=True, kw_only=True):
     subject: Subject
     checked: tuple[Checked, ...] = ()
-    """Change by change; the last is the whole, where there are several."""
+    """What was kept."""
     spent_s: float = 0.0
+    wall_s: float = 0.0
+    """From starting the command to its end."""
     trials: int = 0
+    step_ms: float = 0.0
+    """A step of the unchanged program."""
+    raced: Figure = Figure()
+    """What was kept, in the race."""
+    sets: int | None = None
+    """Sets of fixes that were raced; None if there was no race."""
     said: str = ""
     failed: str = ""
 
@@ -132,92 +174,52 @@ def ended(command: Sequence[str], folder: Path) -> tuple[Any, str]:
 def run(subject: Subject, asked: argparse.Namespace) -> Result:
     with tempfile.TemporaryDirectory(prefix="ridgeline-") as home:
         plain = Path(home, "0")
-        shutil.copytree(EXAMPLES, plain, ignore=shutil.ignore_patterns(".*", "optimized_*"))
-        words = ["optimize", "--json", "-q", "--no-write", "--budget", asked.budget]
+        ignored = shutil.ignore_patterns(".*", "optimized_*", "__pycache__")
+        shutil.copytree(subject.folder or EXAMPLES, plain, ignore=ignored)
+        words = ["optimize", "--json", "-q", "--budget", asked.budget]
+        began_s = time.monotonic()
         found, failed = ended([*words, subject.script, *subject.arguments], plain)
+        wall_s = time.monotonic() - began_s
         if failed:
-            return Result(subject=subject, failed=failed)
-        checked = tuple(check(found, subject, plain, asked.check))
+            return Result(subject=subject, failed=failed, wall_s=wall_s)
+        race = found["race"] or {}
+        raced = race.get("ratio")
         return Result(
-            subject=subject, checked=checked, spent_s=found["spent_s"], trials=found["trials"],
+            subject=subject, checked=tuple(check(found, subject, plain, asked.check)),
+            spent_s=found["spent_s"], wall_s=wall_s, trials=found["trials"],
+            step_ms=found["baseline_ms"], sets=race.get("measured") or None,
+            raced=_figure(raced | {"ratio": raced["value"]}) if raced else Figure(),
             said=found["summary"],
         )  # fmt: skip
 
 
 def check(found: Any, subject: Subject, plain: Path, budget: str) -> Iterator[Checked]:
-    """Change by change, then the whole."""
+    """Compare the copy that was written with the program as it was."""
     total = found["total"]["like_for_like"]
-    rows = [row for row in found["ladder"] if row["kept"]]
-    if total is None:  # no time to confirm: it is claimed all the same, and nothing was put on last
-        for row in rows:
-            yield Checked(what=row["title"], claimed=_figure(row), verdict="", why="not confirmed")
+    kept = [row for row in found["ladder"] if row["kept"]]
+    if not kept:
         return
-    applied = msgspec.convert(total["applied"], tuple[Applied, ...])
+    what = " + ".join(row["title"] for row in kept)
+    if total is None or not found["confirmed"]:  # it is called a guess, and not claimed
+        yield Checked(what=what, claimed=_figure(total or kept[-1]), verdict="", why="a guess")
+        return
+    claimed, copy = _figure(total), found["patched_script"]
+    by_hand = (found["written"] or {}).get("by_hand")
+    if copy is None or by_hand:
+        yield Checked(what=what, claimed=claimed, verdict="", why="to be written by hand")
+        return
     allowed = tolerance_of(msgspec.convert(total["parity_evidence"], Parity))
-    asked = Asked(subject, budget, allowed)
-    if len(rows) == 1:  # the figure of fresh processes: that of the search was chosen
-        rows = [rows[0] | {name: total[name] for name in ("ratio", "ci_low", "ci_high")}]
-    else:
-        rows = list(_without(rows))
-    before, on = plain, set[str]()
-    for number, row in enumerate(rows, 1):
-        on |= set(row["changes"])
-        after = plain.with_name(str(number))
-        left = _write(plain, after, subject, [one for one in applied if one.fix in on])
-        missing = sorted(set(row["changes"]) & set(left))
-        if missing:
-            why = f"to be written by hand: {', '.join(missing)}"
-            yield Checked(what=row["title"], claimed=_figure(row), verdict="", why=why)
-        else:
-            yield _compared(row["title"], _figure(row), before, after, asked)
-        before = after
-    if len(rows) > 1:
-        yield _compared("all of it", _figure(total), plain, before, asked)
-
-
-def _without(rows: Sequence[Any]) -> Iterator[Any]:
-    """Each as against the program without the change: four workers were kept for being better than
-    two, which are not in the source that `compare` is given."""
-    before = 1.0
-    for row in rows:
-        times = row["baseline_ratio"] / before / row["ratio"]
-        yield row | {name: times * row[name] for name in ("ratio", "ci_low", "ci_high")}
-        before = row["baseline_ratio"]
-
-
-def _write(plain: Path, to: Path, subject: Subject, applied: Sequence[Applied]) -> tuple[str, ...]:
-    """The whole tree, with these changes in its files; those that could not be written."""
-    shutil.copytree(plain, to, ignore=shutil.ignore_patterns(".*", "__pycache__"))
-    made = patches(plain / subject.script, applied)
-    for file in made.files:
-        inside = (Path.cwd() / file.file).resolve().relative_to(plain.resolve())
-        (to / inside).write_text(file.text, encoding=file.encoding)
-    return made.missing
-
-
-class Asked(Struct, frozen=True):
-    """Of `compare`."""
-
-    subject: Subject
-    budget: str
-    tolerance: float | None
-
-
-def _compared(what: str, claimed: Figure, before: Path, after: Path, asked: Asked) -> Checked:
-    subject = asked.subject
-    words = ["compare", "--json", "-q", "--by", "step", "--steps", str(STEPS)]
-    words += ["--budget", asked.budget]
-    words += ["--tolerance", f"{asked.tolerance:g}"] if asked.tolerance else []
-    words += [str(before / subject.script), str(after / subject.script)]
-    found, failed = ended([*words, "--", *subject.arguments], before.parent)
-    if not failed and "verdict" not in found:
-        failed = f"it could not be compared: {json.dumps(found['broken'])[:200]}"
+    words = ["compare", "--json", "-q", "--by", "step", "--steps", str(STEPS), "--budget", budget]
+    words += ["--tolerance", f"{allowed:g}"] if allowed else []
+    words += [subject.script, copy, "--", *subject.arguments]
+    told, failed = ended(words, plain)
+    if not failed and "verdict" not in told:
+        failed = f"it could not be compared: {json.dumps(told['broken'])[:200]}"
     if failed:
-        return Checked(what=what, claimed=claimed, verdict="FAILED", why=failed)
-    return Checked(
-        what=what, claimed=claimed, verdict=found["verdict"], found=_figure(found),
-        why=found["why"] if found["verdict"] != "FASTER" else "",
-    )  # fmt: skip
+        yield Checked(what=what, claimed=claimed, verdict="FAILED", why=failed)
+        return
+    why = told["why"] if told["verdict"] != "FASTER" else ""
+    yield Checked(what=what, claimed=claimed, verdict=told["verdict"], found=_figure(told), why=why)
 
 
 def _figure(row: Any) -> Figure:
@@ -225,16 +227,21 @@ def _figure(row: Any) -> Figure:
 
 
 def lines(result: Result) -> Iterator[str]:
-    name = f"`{' '.join([Path(result.subject.script).name, *result.subject.arguments])}`"
+    name, step = f"`{result.subject.shown}`", f"{result.step_ms:.3g} ms"
+    spent = f"{result.sets or '—'} | {result.wall_s:.0f} s"
     if result.failed:
-        yield f"| {name} | it failed: {result.failed} | | | no |"
+        yield f"| {name} | | it failed: {result.failed} | | | | no | {spent} |"
     elif not result.checked:
-        yield f"| {name} | nothing: {result.said} | | | yes |"
+        raced = result.raced.text
+        yield f"| {name} | {step} | nothing: {result.said} | {raced} | | | yes | {spent} |"
     for one in result.checked:
         verdict = one.verdict or "—"
         told = f"{verdict} {one.found.text}" if one.found.ratio is not None else verdict
         why = f" ({one.why})" if one.why else ""
-        yield f"| {name} | {one.what} | {one.claimed.text} | {told}{why} | {one.agrees} |"
+        yield (
+            f"| {name} | {step} | {one.what} | {result.raced.text} | {one.claimed.text} | "
+            f"{told}{why} | {one.agrees} | {spent} |"
+        )
 
 
 def counted(results: Sequence[Result]) -> str:
@@ -245,19 +252,30 @@ def counted(results: Sequence[Result]) -> str:
     parts = [
         f"{len(every)} claims over {len(results)} programs ({trials} trials in {spent}): "
         f"{every.count('yes')} confirmed, {every.count('no')} false, "
-        f"{every.count('undecided')} undecided, {every.count('not written')} not in the source."
+        f"{every.count('undecided')} undecided, {every.count('not written')} guesses or edits "
+        "to make by hand."
     ]
     if failed:
         parts.append(f"{failed} programs could not be optimized.")
     return " ".join(parts)
 
 
-def page(part: Part) -> str:
+def page(parts: Sequence[Part], note: str) -> str:
+    """Return the page. `note` says what the figures do not, such as which of the programs were at
+    hand while the search was developed."""
     said = __doc__.split("\n\n")[2].replace("\n", " ")
-    head = ["| program | kept | claimed | `ridgeline compare` | agrees |", "|" + " --- |" * 5]
-    made = ["# What is kept, confirmed", "", said, "", f"{part.device}. {part.about}.", ""]
-    for title, clean in (("Examples and planted faults", False), ("Twins without it", True)):
-        mine = [result for result in part.results if result.subject.clean == clean]
+    columns = (
+        "program", "step", "kept", "in the race", "confirmed", "`ridgeline compare`", "agrees",
+        "sets raced", "wall time",
+    )  # fmt: skip
+    head = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    made = ["# What is kept, confirmed", "", said, ""]
+    made += [f"- {part.device}. {part.about}." for part in parts]
+    made += ["", note, ""] if note else [""]
+    for group, title in GROUPS.items():
+        mine = [
+            result for part in parts for result in part.results if result.subject.group == group
+        ]
         if mine:
             rows = [row for result in mine for row in lines(result)]
             made += [f"## {title}", "", counted(mine), "", *head, *rows, ""]
@@ -269,8 +287,11 @@ def measured(asked: argparse.Namespace) -> Part:
     name = torch.cuda.get_device_name() if gpu else processor.name()
     about = f"{date.today()}, ridgeline {ridgeline.__version__}, torch {torch.__version__}, Python "
     about += f"{platform.python_version()}; {asked.budget} for each program, {asked.check} for each"
-    part = Part(device=name, about=f"{about} check", results=())
-    for subject in SUBJECTS:
+    load = os.getloadavg()[0]
+    about += f" check; {os.cpu_count()} processors, {load:.0f} programs running at the start; "
+    about += f"`python benchmarks/optimize.py {shlex.join(sys.argv[1:])}`"
+    part = Part(device=name, about=about, results=())
+    for subject in foreign(asked.foreign) if asked.foreign else SUBJECTS:
         if asked.only and subject.name not in asked.only:
             continue
         result = run(subject, asked)
@@ -281,25 +302,40 @@ def measured(asked: argparse.Namespace) -> Part:
     return part
 
 
+def foreign(file: Path) -> Iterator[Subject]:
+    """Yield the programs that are named in a file."""
+    for line in file.read_text().splitlines():
+        if line.strip():
+            name, folder, typed = (part.strip() for part in line.split(":", 2))
+            script, *arguments = shlex.split(typed)
+            yield Subject(
+                script=script, arguments=tuple(arguments), group="foreign", title=name,
+                folder=str(Path(folder).expanduser()),
+            )  # fmt: skip
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = [subject.name for subject in SUBJECTS]
-    parser.add_argument("--only", nargs="*", default=[], choices=names, metavar="NAME")
+    parser.add_argument("--only", nargs="*", default=[], metavar="NAME")
+    parser.add_argument("--foreign", type=Path, help="a file with programs of other people")
     parser.add_argument("--budget", default="5m", help="for optimizing a program")
     parser.add_argument("--check", default="3m", help="for comparing two copies")
     parser.add_argument("--save", type=Path, help="the results as JSON")
-    parser.add_argument("--page", type=Path, help="make the page of saved results")
+    parser.add_argument("--page", type=Path, nargs="+", help="make the page of saved results")
+    parser.add_argument("--note", default="", help="a paragraph for the page")
     parser.add_argument("--out", type=Path, help="write the page here as well")
     asked = parser.parse_args()
-    part = (
-        msgspec.json.decode(asked.page.read_bytes(), type=Part) if asked.page else measured(asked)
-    )
-    text = page(part)
+    if asked.page:
+        parts = [msgspec.json.decode(file.read_bytes(), type=Part) for file in asked.page]
+    else:
+        parts = [measured(asked)]
+    text = page(parts, asked.note)
     print(text)
     if asked.out:
         asked.out.write_text(text)
-    false = [one for result in part.results for one in result.checked if one.agrees == "no"]
-    return 1 if false or any(result.failed for result in part.results) else 0
+    results = [result for part in parts for result in part.results]
+    false = [one for result in results for one in result.checked if one.agrees == "no"]
+    return 1 if false or any(result.failed for result in results) else 0
 
 
 if __name__ == "__main__":
