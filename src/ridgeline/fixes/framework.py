@@ -71,7 +71,7 @@ class Setting(Struct, frozen=True, kw_only=True):
         return f"--{self.name} {ast.literal_eval(self.value)}"
 
 
-_PRODUCTS = "products on tensor cores"
+_PRODUCTS = "products in 16 bits"
 _HUGGING_FACE_SETTINGS = {
     "autocast": ("bf16", "True", _PRODUCTS),
     "autocast-fp16": ("fp16", "True", _PRODUCTS),
@@ -470,9 +470,7 @@ def _in_step(applied: Applied, files: Files) -> tuple[Edit, ...] | None:
         return None
     first, last = body[0].lineno, body[-1].end_lineno or body[-1].lineno
     header = autocast_header(applied.targets[0].done.facts)
-    around = Within(
-        file=file, first=first, last=last, header=header, why="products on tensor cores"
-    )
+    around = Within(file=file, first=first, last=last, header=header, why="products in 16 bits")
     return around, Import(file=file, text="import torch")
 
 

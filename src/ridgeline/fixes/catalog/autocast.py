@@ -24,7 +24,7 @@ FIX = Fix(
     slot="precision",
     answers=("autocast-missing", "tf32-off", "misaligned-shape"),
     together=("channels-last",),
-    why="Products run in bfloat16 on tensor cores and move half the bytes; sums, norms and the "
+    why="Products run in bfloat16 and move half the bytes; sums, norms and the "
     "update stay in float32.",
     wrong_when="The loss needs more than three digits of the model's outputs.",
 )
@@ -59,4 +59,4 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
 
 
 def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return around_call(applied, source, "products on tensor cores")
+    return around_call(applied, source, "products in 16 bits")

@@ -89,7 +89,7 @@ def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
         return EditByHand(code, cause=cause, device=device, header=header, init_scale=scale)
 
     try:
-        edits = list(around_call(applied, source, "products on tensor cores"))
+        edits = list(around_call(applied, source, "products in 16 bits"))
     except EditByHand as error:
         raise by_hand(error.reason.cause or error.reason) from error
     for target in applied.targets:
