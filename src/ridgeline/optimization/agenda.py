@@ -135,7 +135,7 @@ class Agenda:
         """Return the least gain that the largest number of pairs could tell from nothing here."""
         if len(self._search.judge.baseline) < 2:
             return 0.0
-        spread = self._search.noise.now(self._search.measure).spread
+        spread = self._search.noise.now(self._search.clock(self._search.measure)).spread
         return math.exp(2 * spread / math.sqrt(MAX_PAIRS))
 
     def bound(self, tried: Sequence[Candidate], gained: float = 1.0) -> float | None:

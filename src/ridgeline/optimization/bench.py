@@ -22,7 +22,7 @@ from ridgeline.harness.usercode.child_process import end_leftovers
 from ridgeline.measure.clock import Deadline
 from ridgeline.optimization.kept_trials import KeptTrials
 from ridgeline.optimization.launcher import launcher_command, with_script
-from ridgeline.optimization.measure import step_ns
+from ridgeline.optimization.measure import undisturbed_ns
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.optimized import SearchCode
 from ridgeline.records.run import Target
@@ -292,7 +292,8 @@ class ProgramBench(BudgetedBench, Bench):
         self._checked = True
         now = self._run(plan, self._folder(()))
         self.taken += 1
-        then_ns, now_ns = step_ns(outcome.trial), step_ns(now.trial) if now.trial else None
+        then_ns = undisturbed_ns(outcome.trial)
+        now_ns = undisturbed_ns(now.trial) if now.trial is not None else None
         if not then_ns or not now_ns:
             return outcome
         if abs(math.log(then_ns / now_ns)) < math.log(MAX_STEP_TIME_RATIO):

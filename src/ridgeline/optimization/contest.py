@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ridgeline.harness.trials.trial_process import Outcome
 from ridgeline.optimization.bench import Bench
-from ridgeline.optimization.measure import STEP, Measure, is_timed, step_ns, typical_ms
+from ridgeline.optimization.measure import STEP, Measure, is_timed, typical_ms, undisturbed_ns
 from ridgeline.records.facts import Ratio, Reason, Verdict, because
 from ridgeline.records.optimized import SearchCode
 from ridgeline.records.trial import Asked, Trial
@@ -68,8 +68,8 @@ class TrialHistory:
 
     def _was_disturbed(self, fixes: tuple[Asked, ...], outcome: Outcome) -> bool:
         same = [one for one in self._of(fixes) if not one.remembered]
-        known = [ns for one in same if one.trial is not None and (ns := step_ns(one.trial))]
-        now = step_ns(outcome.trial) if outcome.trial is not None else None
+        known = [ns for one in same if one.trial is not None and (ns := undisturbed_ns(one.trial))]
+        now = undisturbed_ns(outcome.trial) if outcome.trial is not None else None
         if now is None or outcome.remembered or len(known) < MIN_USUAL_TRIALS:
             return False
         return now > MAX_USUAL_FACTOR * max(known)

@@ -193,4 +193,5 @@ def _read(directory: Path, untimed: int, workers: int) -> Trial:
         first_step_s=steps[0].dur_ns / 1e9 if steps else 0.0,
         later=later_steps(trial, steps),
         handed={},
+        queued={},
     )

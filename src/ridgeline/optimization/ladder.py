@@ -98,13 +98,14 @@ class Ladder:
             measured=search.measure.name,
             baseline_ms=typical_ms(search.judge.baseline),
             baseline_bytes=search.judge.peak_bytes,
-            control=search.noise.control(search.measure),
+            control=search.noise.control(search.clock(search.measure)),
             race=self.race,
             rungs=search.rungs.all(),
             total=total,
             with_batch=with_batch,
             caveats=tuple(one.fix.redraws for one in search.kept if one.fix.redraws),
-            noise=search.noise.of_process(search.measure),
+            queued_share=search.queued_share,
+            noise=search.noise.of_process(search.clock(search.measure)),
             stopped=ended or search.trouble or self._stopped,
         )
 
@@ -198,7 +199,7 @@ class Ladder:
             search.kept = kept
             search.settled += kept
             search.history.fix_kept()
-            search.noise.fix_kept(result.before, result.after, search.measure)
+            search.noise.fix_kept(result.before, result.after, search.clock(search.measure))
             return total_of(search, kept, result)
         return None
 
@@ -387,7 +388,7 @@ class Ladder:
                 search.rungs.drop(one, because(SearchCode.REPLACED, title=_title(tried[0])))
             search.kept = [*beside, *applied]
             search.history.fix_kept()
-            search.noise.fix_kept(result.before, result.after, search.measure)
+            search.noise.fix_kept(result.before, result.after, search.clock(search.measure))
         elif result.outcome == "CUT":
             self._stopped = because(SearchCode.OUT_OF_TIME)
             search.rungs.not_tried(tried[0], result.reason)

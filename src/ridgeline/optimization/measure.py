@@ -13,7 +13,7 @@ from ridgeline.records.trial import Trial
 from ridgeline.statistics.pooled import Pool
 from ridgeline.statistics.samples import pace
 
-Varies = Literal["time", "memory", "energy"]
+Varies = Literal["time", "work", "memory", "energy"]
 MIN_TIMED_STEPS = 5
 PARTS = 4
 """Parts of a trial's steps that are compared to see how much it varies within the process."""
@@ -32,12 +32,26 @@ class Measure(Struct, frozen=True):
     """Measures of one kind vary alike from process to process; those of different kinds do not."""
     min_s: float = 0.0
     """Least time of the timed steps that this can be measured over."""
+    steps: Callable[[Trial], tuple[int, ...]] = lambda trial: trial.step_ns
+    """Returns the times of the steps, from which the noise within a process is learnt."""
 
 
 def step_ns(trial: Trial) -> float | None:
     """Return the time of a steady step in the long run: with workers, most steps wait for nothing,
     and some wait for all workers."""
     return pace(trial.step_ns) if trial.step_ns else None
+
+
+def undisturbed_ns(trial: Trial) -> float | None:
+    """Return the time of a steady step without its waits for a processor, as far as they are
+    known."""
+    return pace(_undisturbed_steps(trial)) if trial.step_ns else None
+
+
+def _undisturbed_steps(trial: Trial) -> tuple[int, ...]:
+    if not trial.queued_ns:
+        return trial.step_ns
+    return tuple(ns - waited for ns, waited in zip(trial.step_ns, trial.queued_ns, strict=True))
 
 
 def samples(trial: Trial) -> float | None:
@@ -60,6 +74,9 @@ def _peak(trial: Trial) -> float | None:
 
 
 STEP = Measure("step time", step_ns)
+UNDISTURBED = Measure("step time", undisturbed_ns, "work", steps=_undisturbed_steps)
+"""The step time without waits for a processor, where they are known. Other programs on the machine
+make the time with them vary by tens of per cent from process to process."""
 SAMPLE = Measure("time a sample", _sample_ns)
 MEASURES: dict[Goal, Measure] = {
     "speed": STEP,
@@ -74,13 +91,16 @@ def is_timed(trial: Trial) -> bool:
 
 
 def typical_ms(trials: Sequence[Trial]) -> float:
-    known = [ns for ns in map(step_ns, trials) if ns is not None]
+    """Return the typical step of these trials, without waits for a processor as far as they are
+    known."""
+    known = [ns for ns in map(undisturbed_ns, trials) if ns is not None]
     return median(known) / 1e6 if known else 0.0
 
 
-def samples_s(trials: Sequence[Trial]) -> float | None:
-    known = [ns for ns in map(_sample_ns, trials) if ns is not None]
-    return 1e9 / median(known) if known else None
+def samples_s(trials: Sequence[Trial], step_ms: float) -> float | None:
+    """Return the samples a second of these trials, whose step takes so long."""
+    known = [number for number in map(samples, trials) if number]
+    return 1e3 * median(known) / step_ms if known and step_ms else None
 
 
 class ProcessNoise:
@@ -96,6 +116,7 @@ class ProcessNoise:
         self._counted: dict[Varies, list[float]] = {}
         """Logarithms of the baseline's own trials that are in its pool."""
         self._seen: dict[Varies, int] = {}
+        self._measures: dict[Varies, Measure] = {}
 
     def now(self, measure: Measure) -> Pool:
         """Return the spread with what is kept."""
@@ -107,9 +128,11 @@ class ProcessNoise:
         if measure.varies not in self._first:
             pool = Pool()
             varying = [] if measure.varies == "memory" else self._baseline
-            pool.add_assumption(median([_spread_within(trial) for trial in varying] or [0.0]))
+            spreads = [_spread_within(measure.steps(trial)) for trial in varying]
+            pool.add_assumption(median(spreads or [0.0]))
             self._counted[measure.varies] = self._known(measure)
             self._seen[measure.varies] = len(self._baseline)
+            self._measures[measure.varies] = measure
             pool.add_runs(self._counted[measure.varies])
             self._first[measure.varies] = pool
         return self._first[measure.varies]
@@ -118,12 +141,14 @@ class ProcessNoise:
         """Learn from further trials of the baseline. If time is short, it runs twice at first, and
         once more when a fix that rounds is judged: of 114, 113 and 68 ms the third showed that the
         machine was disturbed, and 5.28 × [4.97, 5.61] rested on the first two."""
-        pool, counted = self.unchanged(measure), self._counted[measure.varies]
-        for value in map(measure.of, self._baseline[self._seen[measure.varies] :]):
-            if value:
-                pool.add_run(counted, math.log(value))
-                counted.append(math.log(value))
-        self._seen[measure.varies] = len(self._baseline)
+        self.unchanged(measure)
+        for varies, known in self._measures.items():
+            pool, counted = self._first[varies], self._counted[varies]
+            for value in map(known.of, self._baseline[self._seen[varies] :]):
+                if value:
+                    pool.add_run(counted, math.log(value))
+                    counted.append(math.log(value))
+            self._seen[varies] = len(self._baseline)
 
     def fix_kept(
         self, before: tuple[Trial, ...], after: tuple[Trial, ...], measure: Measure
@@ -141,7 +166,8 @@ class ProcessNoise:
         if measure.varies == "memory" or not (no_longer_waits and shorter):
             return
         pool, earlier = Pool(), self.now(measure).spread / math.sqrt(2)
-        pool.add_assumption(max(median(map(_spread_within, after)), earlier, ASSUMED_SPREAD))
+        within = median(_spread_within(measure.steps(trial)) for trial in after)
+        pool.add_assumption(max(within, earlier, ASSUMED_SPREAD))
         pool.add_runs([math.log(value) for value in map(measure.of, after) if value])
         self._now[measure.varies] = pool
 
@@ -169,10 +195,11 @@ class ProcessNoise:
         return known[1:] if len(known) > 2 else known
 
 
-def _spread_within(trial: Trial) -> float:
-    """Return how far the parts of one trial lie apart, as a standard deviation of logarithms."""
-    size = len(trial.step_ns) // PARTS
+def _spread_within(steps: Sequence[int]) -> float:
+    """Return how far the parts of one trial's steps lie apart, as a standard deviation of
+    logarithms."""
+    size = len(steps) // PARTS
     if not size:
         return 0.0
-    parts = [trial.step_ns[at * size : (at + 1) * size] for at in range(PARTS)]
+    parts = [steps[at * size : (at + 1) * size] for at in range(PARTS)]
     return stdev(math.log(median(part)) for part in parts)

@@ -24,6 +24,10 @@ LEVEL = 0.01
 """Level of the intervals: a heat is looked at several times, and many sets are in it."""
 FIRST_ROUNDS, MAX_ROUNDS = 4, 64
 """Rounds before the first look, and rounds after which a set that is undecided stays so."""
+MIN_JUDGED_ROUNDS = 3
+"""With fewer rounds, a set has no ratio: the interval of two reaches from nothing to a thousand."""
+MIN_HOPEFUL_SHARE = 0.25
+"""A set that cannot gain this part of what another surely gains does not prolong a heat."""
 CHUNK_S = 1.5
 """Time between two looks, if the steps are short enough for more than `FIRST_ROUNDS` in it."""
 SHORT_BLOCK_STEPS = 2
@@ -76,7 +80,7 @@ class Standing(Struct, kw_only=True):
     not_applied: tuple[NotApplied, ...] = ()
     step_ms: float = 0.0
     base_ms: float = 0.0
-    """A step of the heat's base, by the same clock."""
+    """A step of the heat's base."""
     input_share: float = 0.0
     peak_bytes: int = 0
     compile_s: float = 0.0
@@ -208,8 +212,7 @@ class Race:
         deadline_s = math.inf
         while rounds < MAX_ROUNDS and time.monotonic() < deadline_s:
             able = [one for one in entries[2:] if one.is_open and one.standing.failure is None]
-            undecided = [one for one in able if one.standing.verdict == "UNDECIDED"]
-            if not undecided:
+            if not _worth_deciding(able):
                 return
             began_s = time.monotonic()
             self._make_ready()
@@ -448,9 +451,9 @@ class Race:
             if standing.failure is not None:
                 standing.verdict = "INVALID"
                 continue
-            standing.ratio, clock = _ratio(base, entry)
-            _fill_in(entry, clock)
-            standing.base_ms = _typical_ms(base, clock)
+            standing.ratio, clocks = _ratio(base, entry)
+            _fill_in(entry, clocks[1])
+            standing.base_ms = _typical_ms(base, clocks[0])
             standing.verdict = _verdict(standing.ratio)
             can_win = standing.verdict in ("UNDECIDED", "FASTER")
             entry.is_open = can_win and (standing.is_applied or not entry.is_set_up)
@@ -461,6 +464,18 @@ class Race:
         worked_ns = wall_ns - sum(block.queued_ns for block in blocks)
         if worked_ns > 0:
             self.slowdown = wall_ns / worked_ns
+
+
+def _worth_deciding(able: Sequence[_Entry]) -> list[_Entry]:
+    """Return the sets that are undecided and could gain a good part of what the best surely gains.
+    What gains less is raced again beside the best, whose step is shorter."""
+    sure = [one.standing.ratio for one in able if one.standing.verdict == "FASTER"]
+    best = max((ratio.ci_low for ratio in sure if ratio is not None), default=1.0)
+    least = 1 + MIN_HOPEFUL_SHARE * (best - 1)
+    undecided = [one for one in able if one.standing.verdict == "UNDECIDED"]
+    return [
+        one for one in undecided if one.standing.ratio is None or one.standing.ratio.ci_high > least
+    ]
 
 
 class _Asking:
@@ -511,31 +526,35 @@ def _pairs(base: _Entry, other: _Entry) -> Iterator[tuple[RaceBlock, RaceBlock]]
 Clock = Callable[[RaceBlock], float]
 
 
-def _ratio(base: _Entry, other: _Entry) -> tuple[Ratio | None, Clock]:
+def _ratio(base: _Entry, other: _Entry) -> tuple[Ratio | None, tuple[Clock, Clock]]:
     """Return how many times as fast the other set is, by the rounds that both were in, and the
-    clock that tells; None if there are too few rounds.
+    clocks of both that tell; None if there are too few rounds.
 
     Two clocks tell: the time of the steps, and that time without what the steps waited for a
     processor. On a machine that others use too, the first varies by tens of per cent from block to
     block and the second by a few. If both sets are fed by as many workers, the more certain clock
-    counts, unless the two contradict each other. Otherwise the clock that shows the smaller gain
-    counts: workers that crowd the processors make the steps wait for one, which the second clock
-    does not see; and steps that have slept, waiting for workers, get a busy processor sooner than
-    others, for as long as a short block lasts (3.9 × by the first clock where steps by the hundred
-    showed 1.1 ×).
+    counts, unless the two contradict each other.
+
+    Where the other set has more workers, all its waits count, because the workers may be their
+    reason, and none of the base's: steps that have slept, waiting for workers, get a busy processor
+    sooner than others, for as long as a short block lasts (3.9 × by the first clock where steps by
+    the hundred showed 1.1 ×). Where it has fewer, the clock that shows the smaller gain counts.
     """
     pairs = list(_pairs(base, other))
-    whole = _by_clock(pairs, _step_ns)
-    undisturbed = _by_clock(pairs, _undisturbed_ns)
-    if whole is None or undisturbed is None or whole == undisturbed:
-        return whole, _step_ns
-    if any(block.workers != fixed.workers for block, fixed in pairs):
+    more = sum(fixed.workers - block.workers for block, fixed in pairs)
+    whole = _by_clocks(pairs, _WHOLE)
+    undisturbed = _by_clocks(pairs, _UNDISTURBED)
+    if whole is None or undisturbed is None:
+        return whole, _WHOLE
+    if more > 0:
+        return _by_clocks(pairs, _CAUTIOUS), _CAUTIOUS
+    if more < 0:
         is_less = undisturbed.value < whole.value
-        return (undisturbed, _undisturbed_ns) if is_less else (whole, _step_ns)
+        return (undisturbed, _UNDISTURBED) if is_less else (whole, _WHOLE)
     if whole.ci_low > undisturbed.ci_high or undisturbed.ci_low > whole.ci_high:
-        return _hull(whole, undisturbed), _step_ns
+        return _hull(whole, undisturbed), _WHOLE
     is_surer = _width(undisturbed) < _width(whole)
-    return (undisturbed, _undisturbed_ns) if is_surer else (whole, _step_ns)
+    return (undisturbed, _UNDISTURBED) if is_surer else (whole, _WHOLE)
 
 
 def _step_ns(block: RaceBlock) -> float:
@@ -546,9 +565,16 @@ def _undisturbed_ns(block: RaceBlock) -> float:
     return (block.wall_ns - block.queued_ns) / block.steps
 
 
-def _by_clock(pairs: Sequence[tuple[RaceBlock, RaceBlock]], clock: Clock) -> Ratio | None:
-    times = [(clock(block), clock(fixed)) for block, fixed in pairs]
-    if len(times) < 2 or any(before <= 0 or after <= 0 for before, after in times):
+_WHOLE: tuple[Clock, Clock] = (_step_ns, _step_ns)
+_UNDISTURBED: tuple[Clock, Clock] = (_undisturbed_ns, _undisturbed_ns)
+_CAUTIOUS: tuple[Clock, Clock] = (_undisturbed_ns, _step_ns)
+
+
+def _by_clocks(
+    pairs: Sequence[tuple[RaceBlock, RaceBlock]], clocks: tuple[Clock, Clock]
+) -> Ratio | None:
+    times = [(clocks[0](block), clocks[1](fixed)) for block, fixed in pairs]
+    if len(times) < MIN_JUDGED_ROUNDS or any(before <= 0 or after <= 0 for before, after in times):
         return None
     before, after = zip(*times, strict=True)
     found = paired_ratio(before, after, seed=0).estimate(LEVEL)

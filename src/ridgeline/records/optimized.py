@@ -240,6 +240,9 @@ class Optimized(Struct, frozen=True, kw_only=True):
     """The command that continues from here with twice the time."""
     resume: str = ""
     """The command that continues from here with the same time."""
+    queued_share: float = 0.0
+    """Share of the baseline's steps in which they waited for a processor, if step times and ratios
+    are without these waits; else 0."""
     noise: float = 0.0
     """How far processes of the same program lie apart, as a standard deviation."""
     trials: int = 0

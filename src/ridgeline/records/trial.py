@@ -217,6 +217,9 @@ class Trial(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
     step_ns: tuple[int, ...] = ()
     """The time from the end of one step to the end of the next, by the device's clock if there is
     one."""
+    queued_ns: tuple[int, ...] = ()
+    """Time of the steps in `step_ns` in which their thread waited for a processor. Empty if it is
+    not known, or if workers feed the steps: then the steps may wait because of them."""
     samples: tuple[int | None, ...] = ()
     """Samples of the steps in `step_ns`; None if they were not seen."""
     queue: tuple[Queued, ...] = ()
@@ -236,6 +239,8 @@ class Trial(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
     """Parameters that the last step has left as they were."""
     handed: dict[int, int] = {}
     """For `later`, by the step's index, until the trial is read."""
+    queued: dict[int, int] = {}
+    """For `queued_ns`, likewise."""
     evaluation: tuple[float, ...] = ()
     """Norms and projections of the model's outputs on its first batch after the last watched step,
     in evaluation mode. They show what a loss does not, such as batch-norm statistics."""

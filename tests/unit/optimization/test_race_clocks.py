@@ -136,6 +136,16 @@ def test_workers_that_crowd_the_processors_are_not_called_faster() -> None:
     assert all(raced(step, WORKERS, seed).verdict == "SLOWER" for seed in range(20))
 
 
+def test_what_gains_little_does_not_prolong_a_heat_in_which_another_gains_much() -> None:
+    def step(fixes: tuple[Asked, ...], noise: random.Random) -> tuple[float, float, int]:
+        ratio = 5.0 if fixes == WORKERS else 1.012 if fixes else 1.0
+        return STEP_NS / ratio * drawn(0.03, noise), 0.0, 0
+
+    race = Race(lambda: SimulatedProgram(step, 0), lambda: 1000.0)
+    assert race.heat((), [FUSED], 1000.0).rounds > 20
+    assert race.heat((), [FUSED, WORKERS], 1000.0).rounds < 10
+
+
 def test_clocks_that_contradict_each_other_decide_nothing() -> None:
     def step(fixes: tuple[Asked, ...], noise: random.Random) -> tuple[float, float, int]:
         work = STEP_NS * (0.5 if fixes else 1.0) * drawn(0.03, noise)

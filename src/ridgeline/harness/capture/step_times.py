@@ -295,6 +295,16 @@ class ThreadAccount:
         return self._sums.get(kind)
 
 
+def read_queued(torch: Any) -> int | None:
+    """Return how long the calling thread has waited for a processor so far, in nanoseconds. Return
+    None if the kernel keeps no account, or if the program's own threads crowd its processors: then
+    they wait for each other, which is the program's own time."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    processors = len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+    account = read_account() if torch.get_num_threads() <= processors else None
+    return account[1] if account is not None else None
+
+
 def read_account() -> tuple[int, int] | None:
     """Return the calling thread's nanoseconds on a processor and in the run queue; None if the
     kernel keeps no account."""

@@ -8,7 +8,6 @@ A program that writes text by `generate` of transformers is raced by requests an
 cache of a request was filled under one set of fixes, and may be of no use to another.
 """
 
-import os
 import random
 import sys
 import time
@@ -24,7 +23,7 @@ from ridgeline.harness.capture import live
 from ridgeline.harness.capture.seams import Seams
 from ridgeline.harness.capture.session import MAX_FAULTS, Session
 from ridgeline.harness.capture.step_boundaries import End
-from ridgeline.harness.capture.step_times import read_account
+from ridgeline.harness.capture.step_times import read_queued
 from ridgeline.harness.capture.text_generation import follow_generate
 from ridgeline.harness.race.carried_state import CarriedState
 from ridgeline.harness.race.feeds import Feeds
@@ -371,9 +370,7 @@ class _Block:
         if self._on_device:
             event = self._torch.cuda.Event(enable_timing=True)
             event.record()
-        # Threads that crowd the processors make each other wait: that is the program's own time.
-        account = read_account() if self._torch.get_num_threads() <= _processors() else None
-        return time.perf_counter_ns(), (get_ident(), account[1] if account else 0), event
+        return time.perf_counter_ns(), (get_ident(), read_queued(self._torch) or 0), event
 
     def end(self) -> None:
         self._ended = self._marks()
@@ -396,12 +393,6 @@ class _Block:
             input_ns=self._input_ns, workers=self._workers, peak_bytes=self._peak_bytes,
             compile_ns=self.compile_ns, restarts=self._restarts,
         )  # fmt: skip
-
-
-def _processors() -> int:
-    """Return how many processors this process may use."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
 
 def _nothing(makes_batches: bool = False) -> None:

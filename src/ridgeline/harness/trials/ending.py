@@ -90,6 +90,7 @@ class Ending:
             looked=watch.later.looked,
             stood=self._unmoved(),
             handed=watch.later.handed if watch.later.counted else {},
+            queued=watch.later.queued,
             evaluation=watch.evaluation,
             tensors=watch.tensors,
             early=watch.early,

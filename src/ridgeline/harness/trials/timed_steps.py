@@ -6,9 +6,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from statistics import median
+from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
+from ridgeline.harness.capture.step_times import read_queued
 from ridgeline.harness.trials import tensor_prints as prints
 from ridgeline.harness.usercode.forked_work import DirectWork
 from ridgeline.machine import nvml
@@ -37,6 +39,10 @@ class LaterSteps:
         self._handed = 0
         self.handed: dict[int, int] = {}
         """Elements given to outermost modules, by step."""
+        self.queued: dict[int, int] = {}
+        """Time in which the thread of a step waited for a processor, by step, in nanoseconds."""
+        self._account: tuple[int, int] | None = None
+        """The thread that ended the last step, and how long it had waited for a processor."""
         self.counted = True
         """False: steps are replayed, and call nothing."""
         self.looked: int | None = None
@@ -57,6 +63,10 @@ class LaterSteps:
 
     def step_ended(self, index: int) -> None:
         self.handed[index], self._handed = self._handed, 0
+        before, thread, queued_ns = self._account, get_ident(), read_queued(self._torch)
+        self._account = None if queued_ns is None else (thread, queued_ns)
+        if before is not None and queued_ns is not None and before[0] == thread:
+            self.queued[index] = queued_ns - before[1]
 
     def unmoved(self, steps: int) -> tuple[str, ...]:
         """Return the parameters that the last step has left as they were, to the bit. `steps` is

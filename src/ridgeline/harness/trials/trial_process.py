@@ -143,6 +143,7 @@ def _read(
             ),
             later=later_steps(trial, steps),
             handed={},
+            queued={},
             system_share=capture.system_share if capture is not None else None,
             peak_bytes=trial.peak_bytes or host_peak or ended.peak_rss_bytes,
             compile_s=sum(step.compile_ns for step in steps) / 1e9,
@@ -188,8 +189,10 @@ def sustained_times(trial: Trial, timed: Sequence[Step], workers: int, on_device
     the device's clock or by the host's."""
     step_ns = [(step.device_ns or 0) if on_device else step.dur_ns for step in timed]
     queue = {queued.step: queued for queued in trial.queue}
+    is_known = not workers and not on_device and all(s.index in trial.queued for s in timed)
     return replace(
         trial,
+        queued_ns=tuple(min(trial.queued[s.index], s.dur_ns) for s in timed) if is_known else (),
         step_ns=as_sustained(step_ns, [queue.get(step.index) for step in timed], workers),
         samples=tuple(step.samples or None for step in timed),
     )

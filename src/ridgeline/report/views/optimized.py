@@ -68,6 +68,8 @@ from ridgeline.report.views.optimized_waterfall import waterfall
 from ridgeline.units import plural
 
 KEPT = "✓"
+MIN_QUEUED_SHARE = 0.05
+"""With shorter waits for a processor, step times with and without them hardly differ."""
 MAX_KINDS = 6
 """The largest number of lines in the table of fixes that were not tried."""
 MAX_REASON_CHARACTERS = 38
@@ -414,6 +416,10 @@ def _ending(result: Optimized) -> Iterator[Item]:
     if result.race is not None and result.race.reason is not None:
         label = "race ended" if result.race.measured else "no race"
         yield item(label, explain(result.race.reason), level="warning")
+    if result.queued_share >= MIN_QUEUED_SHARE:
+        share = f"{100 * result.queued_share:.0f} %"
+        text = f"steps waited {share} of their time for a processor, which other programs had; "
+        yield item("busy", text + "step times and ratios are without these waits")
     yield item("took", effort(result))
     if result.time is not None:
         yield item("of it", time_spent(result.time))
