@@ -6,12 +6,15 @@ hidden behind a wait is not in it. `gain_bound` is Amdahl's: the step could beco
 times shorter.
 """
 
+from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct
 
-FINDINGS_SCHEMA = 2
-"""Raised from 1 when rules that could not check became records."""
+from ridgeline.records.facts import Reason
+
+FINDINGS_SCHEMA = 3
+"""Raised to 2 when rules that could not check became records, to 3 when answers became clauses."""
 Confidence = Literal["high", "medium", "low", "unmeasured"]
 """unmeasured: read in the source, not seen in a measurement."""
 Source = Literal["measured", "derived", "estimated", "read"]
@@ -115,12 +118,84 @@ class Loss(Struct, frozen=True, kw_only=True):
     needs: LossNeeds = ""
 
 
-class Answer(Struct, frozen=True, kw_only=True):
-    """A question every performance engineer asks, in the order they ask it."""
+class Question(StrEnum):
+    """The questions every performance engineer asks, in the order they ask them."""
 
-    question: str
-    """Is the device busy?"""
-    text: str
+    BUSY = "question.busy"
+    KERNELS = "question.kernels"
+    OPERATORS = "question.operators"  # on a CPU, in place of the kernels
+    INTENSITY = "question.intensity"
+    GAPS = "question.gaps"
+    PEAK = "question.peak"
+
+
+class AnswerCode(StrEnum):
+    """A clause of an answer. `first` tells whether it is the first of a list; shares are of a step,
+    or of the time that the clause before names."""
+
+    END = "answer.end"  # of a sentence
+    NOT_KNOWN = "answer.not-known"  # cause: one of the next codes
+    NOT_TRACED = "answer.not-traced"
+    PROFILES_ITSELF = "answer.profiles-itself"
+    DISK_FULL = "answer.disk-full"
+    TRACE_TOO_LARGE = "answer.trace-too-large"
+    NO_DEVICE_TIME = "answer.no-device-time"
+    NO_OPERATORS = "answer.no-operators"
+    NO_SHAPES = "answer.no-shapes"
+    NO_FORMULAS = "answer.no-formulas"
+    NO_MEMORY = "answer.no-memory"
+    IN_TEXT = "answer.in-text"  # text: what the reader of the trace says
+    # Is the device busy?
+    DRIVER_SAW = "answer.driver-saw"  # share
+    CPU_WORKS = "answer.cpu-works"  # share, step_s
+    GPU_WORKS = "answer.gpu-works"  # busy, share, step_s
+    BUSY_ONLY_WITH = "answer.busy-only-with"  # part, share, step_s
+    REST_IS = "answer.rest-is"
+    WAITS_FOR = "answer.waits-for"
+    EXPOSED = "answer.exposed"
+    PART = "answer.part"  # first, part, share
+    # Which kernels or operators?
+    OF_DEVICE_TIME = "answer.of-device-time"
+    OF_OPERATOR_TIME = "answer.of-operator-time"
+    BY_KIND = "answer.by-kind"
+    WORK = "answer.work"  # first, name, op, share
+    OTHER_KERNELS = "answer.other-kernels"  # kernels
+    # Which intensity?
+    INTENSITY_PARTLY_KNOWN = "answer.intensity-partly-known"  # share
+    STEP_WORK = "answer.step-work"  # flops, bytes, flops_per_byte
+    RIDGE = "answer.ridge"  # above, ridge, dtype
+    RIDGE_UNKNOWN = "answer.ridge-unknown"
+    LIMITS = "answer.limits"
+    LIMITS_UNKNOWN = "answer.limits-unknown"
+    LIMITED = "answer.limited"  # first, share, limit, attained: share of the ceiling, or None
+    REST_WITHOUT_FORMULA = "answer.rest-without-formula"  # share
+    # Which gaps?
+    NO_GAPS = "answer.no-gaps"  # share
+    NO_GAPS_ON_CPU = "answer.no-gaps-on-cpu"
+    STEP_WAITS = "answer.step-waits"  # share
+    OF_IDLE_TIME = "answer.of-idle-time"
+    GAP = "answer.gap"  # first, idle_cause, share, place, gaps: in a step
+    LINES_UNKNOWN = "answer.lines-unknown"
+    # Where is the peak?
+    DEVICE_PEAK = "answer.device-peak"  # bytes, total_bytes
+    HOST_PEAK = "answer.host-peak"  # bytes
+    PEAK_ON = "answer.peak-on"  # bytes, device
+    TRACED_PEAK = "answer.traced-peak"  # bytes
+    NO_ALLOCATIONS = "answer.no-allocations"
+    IN_STEP = "answer.in-step"  # step
+    IN_PHASE = "answer.in-phase"  # phase
+    IN_MODULE = "answer.in-module"  # module
+    AT_OPERATOR = "answer.at-operator"  # op
+    NOTE = "answer.note"  # text
+    GROWS = "answer.grows"  # bytes
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """A question, and the clauses of its answer."""
+
+    question: Question
+    clauses: tuple[Reason, ...]
+    """With a code of `AnswerCode`, in the order they are read."""
 
 
 class UnaskedRule(Struct, frozen=True):

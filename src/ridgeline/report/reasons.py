@@ -15,6 +15,7 @@ from msgspec import Struct
 from ridgeline import units
 from ridgeline.records.comparison import VerdictCode
 from ridgeline.records.facts import Reason, Trust
+from ridgeline.records.finding import Answer
 from ridgeline.records.machine import Disturbance
 from ridgeline.records.optimized import Earlier, SearchCode
 from ridgeline.records.parity import OutcomeCode
@@ -24,7 +25,7 @@ from ridgeline.records.verdict import Deciding, Verdict
 from ridgeline.report.fix_reasons import TEMPLATES as FIXES
 from ridgeline.report.fix_reasons import UNITS as FIX_UNITS
 from ridgeline.report.numbers import figure, signed
-from ridgeline.report.run_reasons import NUMBERS
+from ridgeline.report.run_reasons import NUMBERS, PARTS_OF_STEP, QUESTIONS
 from ridgeline.report.run_reasons import TEMPLATES as RUN
 
 _RATIO = "{value:ratio} [{ci_low:end}, {ci_high:end}]"
@@ -256,6 +257,13 @@ def _interval_end(value: float) -> str:
     return f"{value:.2f}" if value <= MAX_SHOWN_END else f">{MAX_SHOWN_END:,.0f}"
 
 
+def _rough_percent(share: float) -> str:
+    """Return a share as "12 %", one below 1 % as "0.4 %"."""
+    if 0 < share < 0.001:
+        return "< 0.1 %"
+    return f"{100 * share:.1f} %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
+
+
 _UNITS: Mapping[str, Callable[[Any], str]] = {
     **FIX_UNITS,
     "bytes": units.bytes_,
@@ -273,6 +281,24 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
     ),
     "idle_because": lambda value: _IDLE_BECAUSE[value],
     "in_brackets": lambda value: f" ({value})" if value else "",
+    "three_digits": units.significant,
+    "flop": units.flop,
+    "rough_percent": _rough_percent,
+    "comma": lambda first: "" if first else ", ",
+    "semicolon": lambda first: "" if first else "; ",
+    "yes_or_no": lambda value: "Yes" if value else "No",
+    "above_or_below": lambda value: "above" if value else "below",
+    "part_of_step": lambda value: PARTS_OF_STEP[value],
+    "other_kernels": lambda value: (
+        f"{units.plural(value, 'other kernel')} {'shares' if value == 1 else 'share'}"
+    ),
+    "of_that_ceiling": lambda value: (
+        f" and reaches {_rough_percent(value)} of that ceiling" if value is not None else ""
+    ),
+    "at_line": lambda value: f" at {value}" if value else "",
+    "gaps_a_step": lambda value: (
+        f", {units.significant(value, 2)} gaps a step" if value >= 2 else ""
+    ),
     "two_digits": lambda value: units.significant(value, 2),
     "whole_percent": lambda value: f"{100 * value:.0f} %",
     "before": lambda value: f"{value} " if value else "",
@@ -439,6 +465,22 @@ def deciding_number(number: Deciding) -> tuple[str, str]:
     name, text = NUMBERS[number.code]
     facts = {**number.facts, "value": number.value}
     return fill(name, facts), fill(text, facts)
+
+
+def question(answer: Answer) -> str:
+    """Return the question that a performance engineer asks."""
+    return QUESTIONS[answer.question]
+
+
+def answer_text(answer: Answer) -> str:
+    """Return the answer to the question in a sentence or two."""
+    return "".join(map(explain, answer.clauses))
+
+
+def answer_data(answer: Answer) -> dict[str, Any]:
+    """Return what JSON documents say of an answer: its English, and its clauses."""
+    clauses = msgspec.to_builtins(answer.clauses)
+    return {"question": question(answer), "text": answer_text(answer), "clauses": clauses}
 
 
 def explain_doubts(trust: Trust) -> str:

@@ -4,6 +4,7 @@ every code.
 `ridgeline.report.reasons` explains the templates and fills them.
 """
 
+from ridgeline.records.finding import AnswerCode, Question
 from ridgeline.records.run_summary import MissingCode
 from ridgeline.records.trace import TraceVerdict
 from ridgeline.records.verdict import DecidingCode, DoubtCode, LimitCode
@@ -223,7 +224,102 @@ _TRACES: dict[str, str] = {
     ),
     TraceVerdict.HOST_ONLY: "no device work: on the host {op} takes most, {ns:ns}",
 }
-TEMPLATES: dict[str, str] = {**_LIMITS, **_DOUBTS, **_MISSING, **_TRACES}
+_LIST = "{first:comma}"
+_ANSWERS: dict[str, str] = {
+    AnswerCode.END: ".",
+    AnswerCode.NOT_KNOWN: "Not known: {cause}.",
+    AnswerCode.NOT_TRACED: "no step was traced",
+    AnswerCode.PROFILES_ITSELF: "no trace: the program profiles itself",
+    AnswerCode.DISK_FULL: "no trace: less than 512 MB are free on the disk",
+    AnswerCode.TRACE_TOO_LARGE: (
+        "the trace was larger than 2 GB and was not kept: --trace-steps 1"
+    ),
+    AnswerCode.NO_DEVICE_TIME: "the trace does not tell the device's time",
+    AnswerCode.NO_OPERATORS: "the trace holds no operators",
+    AnswerCode.NO_SHAPES: "shapes were not recorded (record_shapes=True)",
+    AnswerCode.NO_FORMULAS: "no operator of it has a formula",
+    AnswerCode.NO_MEMORY: "memory was not recorded (profile_memory=True)",
+    AnswerCode.IN_TEXT: "{text}",
+    AnswerCode.DRIVER_SAW: (
+        " The driver saw a kernel run {share:rough_percent} of the time, however small."
+    ),
+    AnswerCode.CPU_WORKS: (
+        "The CPU works {share:rough_percent} of a step of {step_s:seconds} on the model"
+    ),
+    AnswerCode.GPU_WORKS: (
+        "{busy:yes_or_no}: the GPU works {share:rough_percent} of a step of {step_s:seconds}"
+    ),
+    AnswerCode.BUSY_ONLY_WITH: (
+        "Only with {part:part_of_step}: it computes {share:rough_percent} of a step of "
+        "{step_s:seconds}"
+    ),
+    AnswerCode.REST_IS: "; the rest is ",
+    AnswerCode.WAITS_FOR: "; it waits for ",
+    AnswerCode.EXPOSED: "; exposed: ",
+    AnswerCode.PART: f"{_LIST}{{part:part_of_step}} {{share:rough_percent}}",
+    AnswerCode.OF_DEVICE_TIME: "Of device time: ",
+    AnswerCode.OF_OPERATOR_TIME: "Of operator time: ",
+    AnswerCode.BY_KIND: " By kind: ",
+    AnswerCode.WORK: f"{_LIST}{{name}}{{op:in_brackets}} {{share:rough_percent}}",
+    AnswerCode.OTHER_KERNELS: "; {kernels:other_kernels} the rest",
+    AnswerCode.INTENSITY_PARTLY_KNOWN: (
+        "The step's is not known: shapes and formulas tell only {share:rough_percent} of operator "
+        "time."
+    ),
+    AnswerCode.STEP_WORK: (
+        "A step does {flops:flop} on {bytes:bytes} at least, {flops_per_byte:three_digits} "
+        "FLOP/byte"
+    ),
+    AnswerCode.RIDGE: ", {above:above_or_below} the ridge at {ridge:three_digits} ({dtype})",
+    AnswerCode.RIDGE_UNKNOWN: "; where the ridge of this device is, is not known",
+    AnswerCode.LIMITS: " Of operator time ",
+    AnswerCode.LIMITS_UNKNOWN: " How near its operators come to their ceilings is not known.",
+    AnswerCode.LIMITED: (
+        "{first:semicolon}{share:rough_percent} is limited by {limit}{attained:of_that_ceiling}"
+    ),
+    AnswerCode.REST_WITHOUT_FORMULA: "; {share:rough_percent} has no formula",
+    AnswerCode.NO_GAPS: "None worth a word: the device idles {share:rough_percent} of the time.",
+    AnswerCode.NO_GAPS_ON_CPU: (
+        "None to look for: on a CPU the operators are the host's own work."
+    ),
+    AnswerCode.STEP_WAITS: " {share:rough_percent} of the step waits, for data or other ranks.",
+    AnswerCode.OF_IDLE_TIME: "Of the idle time: ",
+    AnswerCode.GAP: (
+        "{first:semicolon}{idle_cause} {share:rough_percent}{place:at_line}{gaps:gaps_a_step}"
+    ),
+    AnswerCode.LINES_UNKNOWN: (" Lines are not known: stacks were not recorded (with_stack=True)."),
+    AnswerCode.DEVICE_PEAK: "{bytes:bytes}{total_bytes:of_bytes}",
+    AnswerCode.HOST_PEAK: "{bytes:bytes} resident, the program and its workers",
+    AnswerCode.PEAK_ON: "{bytes:bytes} on {device}",
+    AnswerCode.TRACED_PEAK: "; of the traced steps the highest is {bytes:bytes}",
+    AnswerCode.NO_ALLOCATIONS: "; when is not known: no allocation was traced",
+    AnswerCode.IN_STEP: ", in step {step}",
+    AnswerCode.IN_PHASE: ", in the {phase}",
+    AnswerCode.IN_MODULE: ", in {module}",
+    AnswerCode.AT_OPERATOR: ", at {op}",
+    AnswerCode.NOTE: " ({text})",
+    AnswerCode.GROWS: " It grows {bytes:bytes} a step.",
+}
+QUESTIONS: dict[str, str] = {
+    Question.BUSY: "Is the device busy?",
+    Question.KERNELS: "Which kernels?",
+    Question.OPERATORS: "Which operators?",
+    Question.INTENSITY: "Which intensity?",
+    Question.GAPS: "Which gaps?",
+    Question.PEAK: "Where is the peak?",
+}
+PARTS_OF_STEP: dict[str, str] = {
+    "data": "data",
+    "host": "the host (Python, launches)",
+    "copies": "copies",
+    "communication": "communication",
+    "waiting": "waiting for data",
+    "other-ranks": "other ranks",
+    "python": "Python and starts of operators",
+    "other-processes": "other processes",
+}
+"""What else a step consists of, in answers: the first four on a GPU, the others on a CPU."""
+TEMPLATES: dict[str, str] = {**_LIMITS, **_DOUBTS, **_MISSING, **_TRACES, **_ANSWERS}
 """Code to template."""
 
 _OF_STEP = "{value:whole_percent} of the step"

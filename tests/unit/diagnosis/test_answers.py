@@ -6,6 +6,7 @@ from ridgeline.diagnosis.answers import answers, short_name
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.shares import Shares
 from ridgeline.records.facts import Trust
+from ridgeline.records.finding import AnswerCode, Question
 from ridgeline.records.machine import Ceiling, Device
 from ridgeline.records.run import Capture
 from ridgeline.records.run_summary import MemoryUse, Telemetered
@@ -18,6 +19,8 @@ from ridgeline.records.trace import (
     OpRow,
     TraceStudy,
 )
+from ridgeline.report.reasons import answer_text
+from ridgeline.report.reasons import question as asked
 from tests.unit.diagnosis import made_up_verdict as made
 
 GIB = 2**30
@@ -70,12 +73,12 @@ def gpu() -> Case:
 
 
 def text(case: Case, question: str) -> str:
-    return next(a.text for a in answers(case) if a.question == question)
+    return next(answer_text(a) for a in answers(case) if asked(a) == question)
 
 
 def test_the_questions_stand_in_their_order() -> None:
-    assert [a.question for a in answers(gpu())] == QUESTIONS
-    assert [a.question for a in answers(Case())][1] == "Which operators?"
+    assert [asked(a) for a in answers(gpu())] == QUESTIONS
+    assert [a.question for a in answers(Case())][1] == Question.OPERATORS
 
 
 def test_an_idle_device_says_what_it_waits_for() -> None:
@@ -187,7 +190,7 @@ def test_the_peak_has_its_moment() -> None:
 
 def test_what_is_not_known_says_why() -> None:
     for answer in answers(Case(on_gpu=True)):
-        assert answer.text.startswith("Not known: ")
+        assert answer.clauses[0].code == AnswerCode.NOT_KNOWN
     capture = Capture(no_trace="profiles-itself")
     said = text(Case(on_gpu=True, capture=capture), "Which gaps?")
     assert said == "Not known: no trace: the program profiles itself."

@@ -1,6 +1,15 @@
 """Findings as the rules would draw them of a program that waits for its loader; and nasty ones."""
 
-from ridgeline.records.finding import Answer, Evidence, Finding, Findings, UnaskedRule
+from ridgeline.records.facts import because
+from ridgeline.records.finding import (
+    Answer,
+    AnswerCode,
+    Evidence,
+    Finding,
+    Findings,
+    Question,
+    UnaskedRule,
+)
 from ridgeline.report.views.rule import RulePage
 
 LOADER = Finding(
@@ -47,10 +56,18 @@ def findings() -> Findings:
         findings=(LOADER, PRECISION, ITEM, MEMORY, SMALL, READ),
         answers=(
             Answer(
-                question="Is the device busy?",
-                text="No: the GPU works 30 % of a step of 152 ms; it waits for data 61 %.",
+                question=Question.BUSY,
+                clauses=(
+                    because(AnswerCode.GPU_WORKS, busy=False, share=0.3, step_s=0.152),
+                    because(AnswerCode.WAITS_FOR),
+                    because(AnswerCode.PART, first=True, part="data", share=0.61),
+                    because(AnswerCode.END),
+                ),
             ),
-            Answer(question="Where is the peak?", text="Not known: memory was not recorded."),
+            Answer(
+                question=Question.PEAK,
+                clauses=(because(AnswerCode.NOT_KNOWN, cause=because(AnswerCode.NO_MEMORY)),),
+            ),
         ),
         ceiling_pct=11.0,
         ceiling="bfloat16 peak (datasheet)",
@@ -82,7 +99,9 @@ def nasty(text: str) -> Findings:
                 evidence=(Evidence(what=text, text=text),),
             ),
         ),
-        answers=(Answer(question=text, text=text),),
+        answers=(
+            Answer(question=Question.PEAK, clauses=(because(AnswerCode.IN_TEXT, text=text),)),
+        ),
         remains=text, ceiling=text, ceiling_pct=1.0, unlooked=(UnaskedRule(text, (text,)),),
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ import pytest
 
 from ridgeline.records.comparison import VerdictCode
 from ridgeline.records.facts import because
+from ridgeline.records.finding import AnswerCode
 from ridgeline.records.machine import Disturbance
 from ridgeline.records.optimized import Earlier, SearchCode
 from ridgeline.records.parity import OutcomeCode
@@ -32,6 +33,7 @@ ENUMS = [
     TraceVerdict,
     OutcomeCode,
     Disturbance,
+    AnswerCode,
 ]
 
 

@@ -35,6 +35,7 @@ from ridgeline.report.document import (
     item,
     prose,
 )
+from ridgeline.report.reasons import answer_data, answer_text, question
 
 MIN_SHARE_PERCENT = 3.0
 MIN_MEMORY_PERCENT = 10.0
@@ -73,7 +74,7 @@ def findings_section(findings: Findings) -> Section:
 
 def answers_section(findings: Findings, detail: Detail = "brief") -> Section:
     """Return the answers to the questions that every performance engineer asks first."""
-    answers = tuple(item(a.question, prose(a.text)) for a in findings.answers)
+    answers = tuple(item(question(a), prose(answer_text(a))) for a in findings.answers)
     blocks = (Labelled(answers),) if answers else ()
     return Section(
         title="the five questions", blocks=blocks, id="answers", detail=detail, title_detail="page"
@@ -85,7 +86,7 @@ def findings_data(findings: Findings) -> dict[str, Any]:
     return {
         "findings": [msgspec.to_builtins(finding) for finding in findings.findings],
         "findings_left_out": findings.left_out,
-        "answers": [msgspec.to_builtins(answer) for answer in findings.answers],
+        "answers": [answer_data(answer) for answer in findings.answers],
         "ceiling_pct": findings.ceiling_pct,
         "ceiling": findings.ceiling or None,
         "remains": findings.remains,
