@@ -3,6 +3,7 @@ import pytest
 
 from ridgeline.diagnosis.rules.idle_between_epochs import look
 from ridgeline.records.run import Capture, LoaderSeen, ModuleSeen, PauseSeen, Phase, Step
+from ridgeline.records.run_summary import Telemetered
 from tests.unit.diagnosis.made_up_steps import BASE, noisy, step
 from tests.unit.diagnosis.rules.made_up_machine import capture, case, only
 
@@ -175,6 +176,26 @@ def test_silent_on_even_steps() -> None:
 
 def test_one_stall_alone_is_the_machines() -> None:
     assert not [*look(case(steps=paused(25, 500), source=SAVES))]
+
+
+@pytest.mark.parametrize(("preempted", "count"), [(0.5, 0), (0.1, 1), (None, 1)])
+def test_pauses_that_other_programs_can_explain_are_the_machines(
+    preempted: float | None, count: int
+) -> None:
+    """The pauses take 27 % of the time. With other programs on the processors for half of the time,
+    any line may be the one that ran when the program was interrupted."""
+    seen = looked((("train.py:5:<module>",), 0.49))
+    taken = Telemetered(preempted_share=preempted)
+    found = look(case(steps=paused(10, 500), source=NEVER_REACHED, capture=seen, seen=taken))
+    assert len([*found]) == count
+    assert len([*look(case(steps=paused(10, 500), seen=taken))]) == count
+
+
+def test_a_call_known_to_take_long_is_named_beside_other_programs_too() -> None:
+    taken = Telemetered(preempted_share=0.5)
+    seen = looked((IN_KEEP, 0.49))
+    found = only(look(case(steps=paused(10, 500), source=SAVES, capture=seen, seen=taken)))
+    assert found.place == "train.py:13"
 
 
 def test_two_stalls_without_a_cause_are_the_machines() -> None:
