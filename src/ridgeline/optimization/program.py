@@ -34,7 +34,8 @@ from ridgeline.optimization.race import Race, Standing
 from ridgeline.optimization.race_search import Racing
 from ridgeline.optimization.search import Progress
 from ridgeline.records.finding import Finding
-from ridgeline.records.optimized import Optimized, TimeSpent, Written
+from ridgeline.records.ground import Ground
+from ridgeline.records.optimized import Goal, Optimized, TimeSpent, Written
 from ridgeline.records.race import RacePlan
 from ridgeline.records.run import Target, training_loader
 from ridgeline.records.trial import Asked, Plan, Trial
@@ -49,6 +50,11 @@ TRIAL_S = 3.0
 AHEAD_STEPS = 16
 """Further steps of a trial with a loader: batches that its workers have made ahead are not
 timed."""
+LONG_STEP_S, LONG_STEPS_TRIAL = 1.0, 16
+"""Steps that take longer make shorter trials, watched steps included: few of them vary little, and
+a trial of 40 steps of 3 s would take most of the usual budget."""
+MAX_UNFED_SHARE = 0.02
+"""A loader without workers that takes less of the step makes nothing ahead worth waiting for."""
 WRITING_S = 3.0
 """Time reserved for writing copies and reports, but no more than `MAX_WRITING_SHARE` of the budget.
 """
@@ -129,24 +135,14 @@ def _ladder(
 ) -> tuple[ProgramBench, Ladder]:  # fmt: skip
     edits, no_attention = attention_edits(diagnosis.findings)
     ground = diagnosis.ground
-    loader = training_loader(ground.loaders)
-    ahead = AHEAD_STEPS if ground.loaders else 0
-    timed = round(1e3 * TRIAL_S / (diagnosis.step_ms or 1.0))
-    plan = Plan(
-        seed=settings.seed, watch=WATCHED_STEPS, trains=ground.trains,
-        steps=WATCHED_STEPS + ahead
-        + min(max(timed, MIN_TRIAL_STEPS - WATCHED_STEPS), MAX_TRIAL_STEPS),
-        least_s=MEASURES[settings.search.goal].min_s,
-    )  # fmt: skip
+    plan, feeding = trial_plan(
+        ground, diagnosis.step_ms, goal=settings.search.goal, seed=settings.seed
+    )
     if settings.again:
         shutil.rmtree(home / "trials", ignore_errors=True)
     bench = ProgramBench(
         target, scratch, plan, deadline=deadline, functions={"sdpa": edits},
-        kept=KeptTrials(home / "trials"),
-        feeding=Feeding(
-            workers=loader.workers, prefetch=loader.prefetch_factor, ahead=ahead,
-            max_more=timed if ground.loaders else 0,
-        ),
+        kept=KeptTrials(home / "trials"), feeding=feeding,
     )  # fmt: skip
 
     def ask(kept: Sequence[Asked], standing: Standing | None = None) -> list[Candidate]:
@@ -164,6 +160,26 @@ def _ladder(
     racing = Racing(make_race, bench.take_compiled, plan.steps) if can_race else None
     ladder = Ladder(bench, ask, settings.search, progress, racing)
     return bench, ladder
+
+
+def trial_plan(ground: Ground, step_ms: float, *, goal: Goal, seed: int) -> tuple[Plan, Feeding]:
+    """Return the plan of a trial of the baseline, and what feeds it."""
+    loader = training_loader(ground.loaders)
+    timed = round(1e3 * TRIAL_S / (step_ms or 1.0))
+    is_long = step_ms > 1e3 * LONG_STEP_S
+    unfed = is_long and not loader.workers and ground.input_share < MAX_UNFED_SHARE
+    ahead = AHEAD_STEPS if ground.loaders and not unfed else 0
+    least = (LONG_STEPS_TRIAL if is_long else MIN_TRIAL_STEPS) - WATCHED_STEPS
+    plan = Plan(
+        seed=seed, watch=WATCHED_STEPS, trains=ground.trains,
+        steps=WATCHED_STEPS + ahead + min(max(timed, least), MAX_TRIAL_STEPS),
+        least_s=MEASURES[goal].min_s,
+    )  # fmt: skip
+    feeding = Feeding(
+        workers=loader.workers, prefetch=loader.prefetch_factor, ahead=ahead,
+        max_more=timed if ground.loaders else 0,
+    )  # fmt: skip
+    return plan, feeding
 
 
 def _write_into_source(
