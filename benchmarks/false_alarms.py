@@ -39,9 +39,10 @@ from torch.utils.benchmark import Measurement, Timer
 from ridgeline.comparison.preparation import settled
 from ridgeline.comparison.selftest import EFFECTS, THRESHOLD, one_candidate, prepare, table_of, take
 from ridgeline.records.comparison import Surroundings
-from ridgeline.statistics import RoundTable, analyse, estimate, plan_looks, simulated_rounds
-from ridgeline.statistics.significance import wilson
-from ridgeline.statistics.simulation import sequential_samples
+from ridgeline.statistics.analysis import RoundTable, analyse
+from ridgeline.statistics.paired import estimate
+from ridgeline.statistics.significance import plan_looks, wilson
+from ridgeline.statistics.simulation import sequential_samples, simulated_rounds
 from ridgeline.units import plural
 
 ROUNDS = 60

@@ -23,7 +23,7 @@ from examples import gpt2, llama, resnet
 from ridgeline.cost.counting import count
 from ridgeline.cost.counting.operands import stored_bytes
 from ridgeline.cost.study.running import Step
-from ridgeline.measure import measure_peak
+from ridgeline.measure.peak import measure_peak
 
 Built = tuple[nn.Module, torch.Tensor]
 

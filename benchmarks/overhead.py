@@ -47,7 +47,8 @@ from overhead_runner import (
 
 import ridgeline
 from ridgeline.records.comparison import Estimate
-from ridgeline.statistics import estimate, summarize
+from ridgeline.statistics.paired import estimate
+from ridgeline.statistics.samples import summarize
 from ridgeline.units import percent, plural, seconds
 
 GROUPS = ((LIGHT, ALONE), (PYTHON, PYINSTRUMENT), (PROFILER, CPROFILE), (SCALENE,))

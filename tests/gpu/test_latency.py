@@ -6,7 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ridgeline.measure import measure_peak, time_calls, time_generation  # noqa: E402
+from ridgeline.measure.generation import time_generation  # noqa: E402
+from ridgeline.measure.peak import measure_peak  # noqa: E402
+from ridgeline.measure.timing import time_calls  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,

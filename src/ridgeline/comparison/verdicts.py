@@ -241,7 +241,6 @@ def payback(
     return calls, f"after {calls:,} {unit}{'' if calls == 1 else 's'}"
 
 
-CONDITIONS = ("slower", "not-faster", "undecided")
 GATE_FAILED, NOT_MEASURED = 3, 4
 
 

@@ -38,11 +38,6 @@ class Pool:
         self._squares = 0.0
         self._freedom = 0
 
-    def add_self_comparison(self, differences: Sequence[float]) -> None:
-        """Add log-ratios of a program with itself, whose mean is known to be zero."""
-        self._squares += sum(d * d for d in differences)
-        self._freedom += len(differences)
-
     def add_runs(self, logs: Sequence[float]) -> None:
         """Add log times of one program, each of a process of its own. The spread of a pair is √2
         times theirs."""

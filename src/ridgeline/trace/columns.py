@@ -176,8 +176,6 @@ class Kind(IntEnum):
     COUNTER = 14
 
 
-DEVICE_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
-
 _CATEGORIES = {
     "cpu_op": Kind.OP,
     "operator": Kind.OP,

@@ -9,13 +9,14 @@ from rich.console import Console
 from ridgeline.cli import optimize_progress
 from ridgeline.cli.optimize_progress import ClockedLine, settled, shown_progress
 from ridgeline.records.facts import Ratio, because
-from ridgeline.records.optimized import Rung, SearchCode
+from ridgeline.records.optimized import Rung
+from ridgeline.records.trial import TrialFailure
 
 SLOWER = Ratio(value=0.9, ci_low=0.85, ci_high=0.95, pairs=2)
 
 
 def compiled(status: Any, why: str, **told: Any) -> Rung:
-    reason = because(SearchCode.CANNOT_HELP, detail=why)
+    reason = because(TrialFailure.RAISED, error=why)
     return Rung(fix="compile", title="torch.compile", status=status, reason=reason, **told)
 
 

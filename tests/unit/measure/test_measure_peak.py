@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from ridgeline.errors import RidgelineError, UsageError
-from ridgeline.measure import measure_peak
-from ridgeline.measure.peak import highest
+from ridgeline.measure.peak import highest, measure_peak
 
 MB = 1_000_000
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ridgeline.errors import RidgelineError, UsageError
-from ridgeline.measure import time_calls
+from ridgeline.measure.timing import time_calls
 
 MS = 1e6
 SECOND = 1e9

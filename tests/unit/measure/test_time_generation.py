@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.errors import RidgelineError, TargetError, UsageError
-from ridgeline.measure import time_generation
+from ridgeline.measure.generation import time_generation
 
 MS = 1e6
 PROMPT = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])

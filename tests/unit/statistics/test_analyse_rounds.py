@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from ridgeline.records.comparison import VerdictCode
-from ridgeline.statistics import Analysis, RoundTable, analyse, simulated_rounds
+from ridgeline.statistics.analysis import Analysis, RoundTable, analyse
+from ridgeline.statistics.simulation import simulated_rounds
 
 
 def look(table: RoundTable, alpha: float = 0.05) -> Analysis:

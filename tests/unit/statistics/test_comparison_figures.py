@@ -14,14 +14,9 @@ import pytest
 from msgspec import Struct
 
 from ridgeline.records.comparison import OrderEffect
-from ridgeline.statistics import (
-    RoundTable,
-    analyse,
-    plan_looks,
-    sequential_samples,
-    simulated_rounds,
-    welch_p_value,
-)
+from ridgeline.statistics.analysis import RoundTable, analyse
+from ridgeline.statistics.significance import plan_looks, welch_p_value
+from ridgeline.statistics.simulation import sequential_samples, simulated_rounds
 
 pytestmark = pytest.mark.slow
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ridgeline.statistics import simulated_rounds
 from ridgeline.statistics.samples import drift
+from ridgeline.statistics.simulation import simulated_rounds
 
 
 def test_the_drift_of_a_machine_that_slows_down_is_measured() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ridgeline.statistics import fit_law, predict
+from ridgeline.statistics.law import fit_law, predict
 
 SIZES = [1, 2, 4, 8, 16, 32, 64]
 

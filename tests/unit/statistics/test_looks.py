@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.statistics import plan_looks
-from ridgeline.statistics.significance import critical_t
+from ridgeline.statistics.significance import critical_t, plan_looks
 
 NORMAL = 1e9  # degrees of freedom
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ridgeline.statistics import RoundTable, simulated_rounds
-from ridgeline.statistics.analysis import _predecessors, order_effect
+from ridgeline.statistics.analysis import RoundTable, _predecessors, order_effect
+from ridgeline.statistics.simulation import simulated_rounds
 
 NAMES = ("slow", "again", "fast")
 

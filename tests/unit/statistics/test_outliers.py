@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.records.comparison import Outliers
-from ridgeline.statistics import classify
+from ridgeline.statistics.samples import classify
 
 # Quartiles 25 and 75: fences at -50 and 150 (mild), -125 and 225 (severe).
 EVEN = [float(value) for value in range(101)]

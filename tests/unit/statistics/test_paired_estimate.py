@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ridgeline.statistics import estimate
-from ridgeline.statistics.paired import paired_ratio, trimmed_mean
+from ridgeline.statistics.paired import estimate, paired_ratio, trimmed_mean
 
 Floats = NDArray[np.float64]
 times = st.floats(1.0, 1e12)

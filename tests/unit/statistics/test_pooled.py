@@ -11,10 +11,10 @@ MATTERS = math.log(1.02)
 
 
 def called(rng: random.Random, sigma: float, effect: float) -> str:
-    """One comparison, after three pairs of the baseline with itself."""
+    """One comparison, after four runs of the baseline."""
     pair = sigma * math.sqrt(2)
     pool = Pool()
-    pool.add_self_comparison([rng.gauss(0, pair) for _ in range(3)])
+    pool.add_runs([rng.gauss(0, sigma) for _ in range(4)])
     differences: list[float] = []
     for number in range(1, MAX_PAIRS + 1):
         differences.append(effect + rng.gauss(0, pair))
@@ -50,13 +50,13 @@ def test_without_a_spread_the_interval_is_infinite() -> None:
 
 def test_pairs_that_happen_to_agree_keep_the_minimum_spread() -> None:
     pool = Pool()
-    pool.add_self_comparison([0.0, 0.0, 0.0])
+    pool.add_runs([0.0, 0.0, 0.0])
     assert pool.spread == MIN_SPREAD
 
 
 def test_two_programs_add_their_spread_but_not_their_distance() -> None:
     pool = Pool()
-    pool.add_self_comparison([0.01, -0.01, 0.01])
+    pool.add_runs([0.0, 0.01, -0.01])
     before = pool.spread
     pool.add_comparison([0.7, 0.7])
     assert pool.spread < before

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.statistics import analyse
 from ridgeline.statistics.analysis import (
     Analysis,
     Floats,
     ProcessorTimes,
     RoundTable,
+    analyse,
     decide_by_processor_time,
     deciding_estimates,
 )

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from ridgeline.statistics import sequential_samples, simulated_rounds, welch_p_value
+from ridgeline.statistics.significance import welch_p_value
+from ridgeline.statistics.simulation import sequential_samples, simulated_rounds
 
 
 def in_time_order(samples: np.ndarray, positions: np.ndarray) -> np.ndarray:

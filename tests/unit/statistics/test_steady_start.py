@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ridgeline.statistics import lag1_correlation, steady_start
+from ridgeline.statistics.samples import lag1_correlation, steady_start
 
 Floats = NDArray[np.float64]
 Series = Callable[[np.random.Generator], Floats]

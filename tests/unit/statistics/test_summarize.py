@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.statistics import summarize
-from ridgeline.statistics.samples import median_ranks
+from ridgeline.statistics.samples import median_ranks, summarize
 
 timings = st.floats(min_value=1.0, max_value=1e12, allow_nan=False)
 

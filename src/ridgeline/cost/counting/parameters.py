@@ -14,11 +14,6 @@ from ridgeline.errors import UsageError
 from ridgeline.records.cost import Parameters
 
 
-def named_unique(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Yield each parameter object once, under its first name."""
-    yield from model.named_parameters(remove_duplicate=True)
-
-
 def _view_key(tensor: torch.Tensor) -> tuple[int, int, int]:
     part = next(iter(stored_parts(tensor)), tensor)
     return storage_key(part), int(part.storage_offset()), tensor.numel()

@@ -18,7 +18,8 @@ from ridgeline.cost.study.target import (
     watched,
 )
 from ridgeline.errors import RidgelineError, TargetError
-from ridgeline.measure import measure_peak, time_calls
+from ridgeline.measure.peak import measure_peak
+from ridgeline.measure.timing import time_calls
 from ridgeline.records.cost import MeasuredPeak, Memory
 from ridgeline.records.latency import Latency
 

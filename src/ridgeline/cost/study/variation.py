@@ -13,7 +13,7 @@ import torch
 from ridgeline.cost.study.running import Options, Say, can_run, make_step, time_step
 from ridgeline.cost.study.target import Dimension, Prepared, quiet_stdout, resize_inputs
 from ridgeline.errors import RidgelineError, UsageError
-from ridgeline.measure import time_generation
+from ridgeline.measure.generation import time_generation
 from ridgeline.records.latency import Generation
 from ridgeline.records.model import Fit, Law, Sweep, SweepPoint
 from ridgeline.statistics.law import fit_law, predict

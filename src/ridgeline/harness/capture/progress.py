@@ -196,11 +196,6 @@ class Thinning:
             mean = max(self._ns / self._seen, 1)
             self.every = max(min(int(DETAIL_EVERY_NS / mean), MAX_STEPS_PER_DETAILED), 1)
 
-    def never(self) -> None:
-        """Something needs every step: look at all of them again."""
-        self._seen = self._ns = 0
-        self.every = 1
-
 
 class Gate:
     """While it is closed, every seam runs the function's body alone and records nothing."""

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 MAX_CHECKED_BATCHES = 8
-"""Batches per process that are checked for draws, as many as the steps that are watched."""
+"""Batches per worker that are checked for draws, as many as the steps that are watched."""
 DROPOUTS = (
     "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
 )  # fmt: skip
@@ -31,28 +31,24 @@ def generators(torch: Any) -> tuple[Any, ...]:
 
 
 class LoaderDraws:
-    """Whether a loader's samples are made by code that draws random numbers. If so, moving it into
-    workers, or to other workers, makes it draw other numbers, and equal data cannot be expected.
+    """Whether the workers of a loader make samples by code that draws random numbers. If so, other
+    workers draw other numbers, and equal data cannot be expected.
 
     The states of the three global generators (torch, random, numpy) before and after a batch is
-    fetched tell, in the main process and in forked workers. A worker that was not forked has none
-    of our hooks; then only what the unchanged program drew in its own process is known.
+    fetched tell, in forked workers. A worker that was not forked has none of our hooks.
     """
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._pid = os.getpid()
-        self._checked: dict[int, int] = {}
-        self._drew = mmap.mmap(-1, 2)
-        """Shared with forked processes: whether the main process drew, and whether a worker did."""
-
-    @property
-    def in_main(self) -> bool:
-        return self._drew[0] == 1
+        self._checked = 0
+        """Batches that this process has fetched and checked."""
+        self._drew = mmap.mmap(-1, 1)
+        """Shared with forked processes: whether a worker drew."""
 
     @property
     def in_workers(self) -> bool:
-        return self._drew[1] == 1
+        return self._drew[0] == 1
 
     def install(self) -> None:
         """Watch the fetching of batches. Call this before the program makes its loaders."""
@@ -63,17 +59,15 @@ class LoaderDraws:
     def _around(self, original: Any) -> Any:
         @functools.wraps(original)
         def fetch(fetcher: Any, index: Any) -> Any:
-            pid = os.getpid()
-            checked = self._checked.get(pid, 0)
-            if checked >= MAX_CHECKED_BATCHES:
+            if os.getpid() == self._pid or self._checked >= MAX_CHECKED_BATCHES:
                 return original(fetcher, index)
-            self._checked[pid] = checked + 1
+            self._checked += 1
             before = self._states()
             try:
                 return original(fetcher, index)
             finally:
                 if before != self._states():
-                    self._drew[0 if pid == self._pid else 1] = 1
+                    self._drew[0] = 1
 
         return fetch
 

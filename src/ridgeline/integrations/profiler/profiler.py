@@ -93,7 +93,7 @@ class Profiler:
 
     def latency_summary(self) -> "Summary":
         """Return the median of the latest latency with its interval, its spread and percentiles."""
-        from ridgeline.statistics import summarize
+        from ridgeline.statistics.samples import summarize
 
         return summarize([sample * 1e6 for sample in self.last_samples_ms])
 

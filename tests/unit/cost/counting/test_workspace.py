@@ -6,7 +6,7 @@ from torch import nn
 
 from ridgeline.cost.counting import count
 from ridgeline.cost.study.running import Step
-from ridgeline.measure import measure_peak
+from ridgeline.measure.peak import measure_peak
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(), reason="torch built without oneDNN"
