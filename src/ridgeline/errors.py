@@ -1,4 +1,4 @@
-"""What can go wrong, as the person at the terminal should read it.
+"""Says what can go wrong, as the person at the terminal should read it.
 
     RidgelineError            something could not be done                 exit 4
     ├── UsageError            what was asked for makes no sense           exit 2

@@ -31,7 +31,7 @@ Inputs = tuple[object, ...] | Mapping[str, object]
 
 
 class Timing:
-    """How long one call takes. `print` it for the median with its interval."""
+    """Says how long one call takes. `print` it for the median with its interval."""
 
     def __init__(self, name: str, record: Latency) -> None:
         self.name = name

@@ -14,7 +14,7 @@ BASELINE, CONTROL = "baseline", "control"
 
 
 class Opened(Struct, frozen=True, kw_only=True):
-    """What a built target declares, and what building it changed."""
+    """Says what a built target declares, and what building it changed."""
 
     goal: Goal | None
     items: float | None

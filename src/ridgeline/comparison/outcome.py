@@ -77,7 +77,7 @@ class OutcomeSettings(Struct, frozen=True, kw_only=True):
 
 
 class Watching(Struct, frozen=True):
-    """Where the trainings report how far they are."""
+    """Says where the trainings report how far they are."""
 
     begins: Callable[[Arm, int], None] = lambda arm, seed: None
     """Called with the program and the seed that are trained now."""

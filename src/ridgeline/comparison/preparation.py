@@ -1,5 +1,4 @@
-"""What happens before the rounds (first calls, results, warm-up, the plan) and after them (memory,
-late checks)."""
+"""Prepares the rounds (first calls, results, warm-up, the plan) and does the checks after them."""
 
 import math
 import tempfile

@@ -34,7 +34,7 @@ _UNSCALED = "_ridgeline_unscaled"
 
 
 class RecordPlan(Struct, frozen=True, kw_only=True):
-    """What is recorded of a program."""
+    """Says what is recorded of a program."""
 
     seed: int
     steps: bool = False

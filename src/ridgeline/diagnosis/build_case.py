@@ -52,7 +52,7 @@ from ridgeline.trace.window import window_of
 
 
 class TraceParts(Struct, frozen=True, kw_only=True):
-    """What the steps of one trace say beside its study; a part that failed is None, or empty."""
+    """Holds what the steps of one trace say beside its study; a failed part is None or empty."""
 
     work: StepWork | None = None
     fed: HandFed = HandFed()

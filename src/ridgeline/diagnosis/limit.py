@@ -1,4 +1,4 @@
-"""What limits a program: one of eight bounds, with the two numbers that decided.
+"""Decides what limits a program: one of eight bounds, with the two numbers that decided.
 
 The largest share of the step wins, with one weight: a wait can be taken away whole, work can only
 be made faster. So a wait wins from 0.7 of the larger kind of work on, unless the device works two

@@ -1,4 +1,4 @@
-"""What the program used of its machine over a span: GPUs, processors, energy.
+"""Works out what the program used of its machine over a span: GPUs, processors, energy.
 
 Energy is from the GPUs' own counters if they have them, else from their power summed over time,
 else from the processor's counter, which leaves out memory, fans and losses. It is never the

@@ -1,5 +1,5 @@
-"""Whether memory keeps growing, how much of it there is, and which lines of the user's source keep
-tensors from step to step."""
+"""Works out whether memory keeps growing, how much of it there is, and which lines of the user's
+source keep tensors from step to step."""
 
 import ast
 import math
@@ -205,8 +205,8 @@ def _evidence(case: Case, in_trace: float, in_run: float | None, on_gpu: bool) -
 
 
 def each_step(grown: Growth, step_ms: float) -> Evidence:
-    """What a finding of growth is about, first among its evidence: by its name a report knows that
-    the memory it saves is of every step, and not of the peak."""
+    """Return what a finding of growth is about, first among its evidence: by its name a report
+    knows that the memory it saves is of every step, and not of the peak."""
     text = units.bytes_(grown.bytes_per_step) + " a step"
     full = full_in(grown, step_ms)
     text += f"; the {grown.on} is full after {full}" if full and not grown.ran_out else ""

@@ -1,4 +1,4 @@
-"""How much memory the program took, of the device and of the host, and whether it grows."""
+"""Works out how much memory the program took, of device and host, and whether it grows."""
 
 import signal
 from collections.abc import Sequence

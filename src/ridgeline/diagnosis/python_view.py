@@ -1,4 +1,5 @@
-"""Where the host's Python time went: sampled stacks, by line and function of the user's code.
+"""Works out where the host's Python time went: sampled stacks, by line and function of the user's
+code.
 
 A sample belongs to the innermost frame that is the user's: library code is the time of the line
 that called it. In a worker without any such frame (a library's dataset, the default collation) it

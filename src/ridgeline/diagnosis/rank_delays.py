@@ -1,4 +1,4 @@
-"""How the ranks of one job delay each other, and which rank the others wait for."""
+"""Works out how the ranks of one job delay each other, and which rank the others wait for."""
 
 import ast
 import math

@@ -1,4 +1,4 @@
-"""What a run directory holds, read once. Parts that cannot be read are left out and named."""
+"""Reads once what a run directory holds. Parts that cannot be read are left out and named."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence

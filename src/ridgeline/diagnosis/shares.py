@@ -109,7 +109,7 @@ class Shares(Struct, frozen=True, kw_only=True):
 
 
 class Observed(Struct, frozen=True, kw_only=True, dict=True):
-    """What the shares and the verdict of a run are drawn from."""
+    """Says what the shares and the verdict of a run are drawn from."""
 
     times: StepTimes
     memory: MemoryUse = MemoryUse()
@@ -347,7 +347,7 @@ def _compute_part(
 
 
 class Preemption(Struct, frozen=True, kw_only=True):
-    """How much time the training thread lost to other processes."""
+    """Says how much time the training thread lost to other processes."""
 
     light: float = 0.0
     """Share of the light windows in which the training thread was ready to run while other

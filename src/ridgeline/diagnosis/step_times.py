@@ -1,4 +1,4 @@
-"""How long a steady step takes, where its time goes, and the rates that follow from it.
+"""Works out how long a steady step takes, where its time goes, and the rates that follow from it.
 
 The steps of the light window count, after warm-up and without compilations. A few steps that stop
 for something other than training (a checkpoint, an evaluation) are left out and counted: one

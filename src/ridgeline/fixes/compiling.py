@@ -1,4 +1,4 @@
-"""torch.compile put on a model from outside: what the fixes that compile share."""
+"""Puts torch.compile on a model from outside: what the fixes that compile share."""
 
 from collections.abc import Mapping
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""torch.nn.functional.cross_entropy replaced by another function in the trial's own process, for
+"""Replaces torch.nn.functional.cross_entropy by another function in the trial's own process, for
 the calls where that is worth it. All other calls run as they did."""
 
 from collections.abc import Callable
@@ -54,8 +54,8 @@ def replaced(
 
 
 def _is_classification(torch: Any, input: Any, target: Any) -> bool:
-    """Whether each sample has a row of logits over many classes and the number of a class, and the
-    logits are trained."""
+    """Return whether each sample has a row of logits over many classes and the number of a class,
+    and the logits are trained."""
     return (
         type(input) is torch.Tensor
         and type(target) is torch.Tensor

@@ -1,5 +1,5 @@
-"""What a loader's dataset and its functions hold, seen from outside: nothing of theirs is called,
-hashed or compared."""
+"""Looks from outside at what a loader's dataset and its functions hold: nothing of theirs is
+called, hashed or compared."""
 
 import dis
 import io

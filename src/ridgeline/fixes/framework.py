@@ -143,8 +143,8 @@ def _other_optimizer(facts: Mapping[str, Fact]) -> EditByHand:
 
 
 class Origin(Struct, frozen=True):
-    """Where a class comes from, such as transformers and Trainer; for a class of the program's own
-    the class that it is made from."""
+    """Says where a class comes from, such as transformers and Trainer; for a class of the program's
+    own the class that it is made from."""
 
     module: str
     name: str
@@ -279,7 +279,7 @@ class Files:
 
     @staticmethod
     def _hidden(tree: SourceFile, name: str) -> bool:
-        """Whether a class of the file has the imported name and is not made from it."""
+        """Return whether a class of the file has the imported name and is not made from it."""
         own = _classes(tree).get(name)
         return own is not None and name not in own
 
@@ -409,7 +409,7 @@ def _set_up(applied: Applied, source: Source) -> tuple[Edit, ...] | None:
 
 
 def _scales_itself(files: Files) -> bool:
-    """Whether every backward is run by the object that scales the loss, as in
+    """Return whether every backward is run by the object that scales the loss, as in
     `accelerator.backward(loss)`, and no gradient is clipped by torch's own function, which would
     see it scaled."""
     calls = [call for tree in files.trees.values() for call in calls_in(tree.module)]
@@ -418,7 +418,8 @@ def _scales_itself(files: Files) -> bool:
 
 
 def _made_on_line(applied: Applied, text: str, line: int) -> bool:
-    """Whether the program itself makes the object on that line, and hands it to the framework."""
+    """Return whether the program itself makes the object on that line, and hands it to the
+    framework."""
     if find_fix(applied.fix).fix.group not in _GROUPS_MADE_BY_PROGRAM:
         return False
     tree = parsed(text)
@@ -475,8 +476,8 @@ def _in_step(applied: Applied, files: Files) -> tuple[Edit, ...] | None:
 
 
 def _begins_its_line(text: str, statement: ast.stmt) -> bool:
-    """Whether nothing stands before the statement on its line. In `def training_step(self, batch):
-    return …` a `with` around the line would hold the function."""
+    """Return whether nothing stands before the statement on its line. In `def training_step(self,
+    batch): return …` a `with` around the line would hold the function."""
     line = re.split(r"\r\n|\r|\n", text)[statement.lineno - 1]
     return len(line) - len(line.lstrip()) == statement.col_offset
 
@@ -557,7 +558,8 @@ def _given(site: Site, wanted: Setting, positional: tuple[str, ...]) -> tuple[Ed
 
 
 def _only_reads(value: ast.expr) -> bool:
-    """Whether nothing is lost if another value stands there: `args.bf16`, but not `choose()`."""
+    """Return whether nothing is lost if another value stands there: `args.bf16`, but not
+    `choose()`."""
     return value.lineno == value.end_lineno and not any(calls_in(value))
 
 
@@ -609,8 +611,8 @@ def _before(site: Site, name: str, text: str, why: str) -> tuple[Edit, ...] | No
 
 
 def _known_batch(site: Site | None, before: Fact) -> bool:
-    """Whether the call gives the size that was made larger. With several GPUs in one process a
-    loader has the size of all."""
+    """Return whether the call gives the size that was made larger. With several GPUs in one process
+    a loader has the size of all."""
     if site is None:
         return False
     name = "per_device_train_batch_size"

@@ -51,7 +51,7 @@ class Fused(Struct, frozen=True, kw_only=True):
 
 
 class _State(Struct):
-    """What scores or, after the softmax, weights were made of so far."""
+    """Says what scores or, after the softmax, weights were made of so far."""
 
     q: str
     k: str

@@ -61,7 +61,7 @@ def _random_states(torch: Any) -> list[Any]:
 
 
 class Evidence:
-    """How far the outputs of a changed model are from the exact ones, over the batches added."""
+    """Says how far the outputs of a changed model are from the exact ones, over some batches."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch

@@ -118,7 +118,7 @@ def match(name: str, cores: int = 0) -> Datasheet | None:
 
 
 class Support(Struct, frozen=True):
-    """Whether a device can compute a dtype."""
+    """Says whether a device can compute a dtype."""
 
     possible: bool
     native: bool = True

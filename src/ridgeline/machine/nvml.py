@@ -31,8 +31,8 @@ _REASON_WORDS = (
 
 
 class Address(Struct, frozen=True):
-    """How to find a torch device in NVML: its UUID without the prefix GPU-, its PCI address, its
-    name. Unknown parts are ""."""
+    """Says how to find a torch device in NVML: its UUID without the prefix GPU-, its PCI address,
+    its name. Unknown parts are ""."""
 
     uuid: str = ""
     pci: str = ""

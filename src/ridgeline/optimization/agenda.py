@@ -49,7 +49,7 @@ class Ask(Protocol):
 
 
 class SearchSettings(Struct, frozen=True, kw_only=True):
-    """What is wanted of the search."""
+    """Says what is wanted of the search."""
 
     goal: Goal = "speed"
     keep_exact: bool = False

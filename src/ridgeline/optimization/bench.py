@@ -100,7 +100,7 @@ def fixes_key(fixes: tuple[Asked, ...]) -> str:
 
 
 class BudgetedBench:
-    """What all benches share: plans of trials, what trials cost, and the budget."""
+    """Holds what all benches share: plans of trials, what trials cost, and the budget."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class BudgetedBench:
 
 
 class Feeding(Struct, frozen=True, kw_only=True):
-    """What feeds the baseline. The more is made ahead, the longer a trial has to be."""
+    """Says what feeds the baseline. The more is made ahead, the longer a trial has to be."""
 
     workers: int = 0
     prefetch: int | None = None

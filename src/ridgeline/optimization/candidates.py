@@ -1,4 +1,4 @@
-"""Which fixes may be tried on a program, and in which order.
+"""Chooses which fixes may be tried on a program, and in which order.
 
 Fixes that answer a finding come first, by what the finding allows to gain; then the others, by what
 the budget of the step allows, which says less. What has to compile comes last: its trials take

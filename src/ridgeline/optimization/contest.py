@@ -103,7 +103,7 @@ class TrialHistory:
 
 
 class Contest(Struct, frozen=True, kw_only=True):
-    """What a contest came to."""
+    """Says what a contest came to."""
 
     outcome: ContestOutcome
     reason: Reason
@@ -145,7 +145,7 @@ class Contest(Struct, frozen=True, kw_only=True):
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """How a contest is held."""
+    """Says how a contest is held."""
 
     measure: Measure = STEP
     min_pairs: int = 1

@@ -1,5 +1,5 @@
-"""What is known of a program before its fixes are tried: it is run as it is, the watcher of that
-run concludes it, and the conclusion tells on what ground a fix would stand."""
+"""Finds out what is known of a program before its fixes are tried: it is run as it is, the watcher
+of that run concludes it, and the conclusion tells on what ground a fix would stand."""
 
 import contextlib
 import itertools

@@ -58,7 +58,8 @@ _NEEDS_PROCESS = ("affinity", "kept-memory")
 
 
 class Result:
-    """What `ridgeline.optimize` found. `print(result)` shows it, and `optimized` is the record."""
+    """Holds what `ridgeline.optimize` found. `print(result)` shows it, and `optimized` is the
+    record."""
 
     def __init__(self, optimized: Optimized) -> None:
         self.optimized = optimized

@@ -32,7 +32,7 @@ _FORMS = {
 
 
 class StepSubject:
-    """What is optimized: a step function with its model, its loader and, if it trains, its
+    """Holds what is optimized: a step function with its model, its loader and, if it trains, its
     optimizer."""
 
     def __init__(self, torch: Any, step: Any, model: Any, optimizer: Any, loader: Any) -> None:

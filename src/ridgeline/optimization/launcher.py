@@ -1,5 +1,5 @@
-"""Where the file of a program is: the script among the arguments of torchrun, or a module below the
-current folder."""
+"""Finds out where the file of a program is: the script among the arguments of torchrun, or a module
+below the current folder."""
 
 import os
 import shlex

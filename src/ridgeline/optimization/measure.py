@@ -1,4 +1,4 @@
-"""What a goal makes smaller, read from a trial, and how much it varies between processes."""
+"""Reads from a trial what a goal makes smaller, and how much it varies between processes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -104,9 +104,9 @@ def samples_s(trials: Sequence[Trial], step_ms: float) -> float | None:
 
 
 class ProcessNoise:
-    """How far processes of one program lie apart, learnt apart for each kind of measure. A peak of
-    memory hardly varies: by its spread 32 of 100 larger batches that gain nothing were kept, on a
-    machine whose times vary by 10 %; by the spread of times 6 are."""
+    """Learns how far processes of one program lie apart, for each kind of measure. A
+    peak of memory hardly varies: by its spread 32 of 100 larger batches that gain nothing were
+    kept, on a machine whose times vary by 10 %; by the spread of times 6 are."""
 
     def __init__(self, baseline: Sequence[Trial]) -> None:
         """`baseline` has the trials of the unchanged program; it grows during the search."""

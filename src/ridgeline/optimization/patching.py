@@ -41,7 +41,7 @@ MAX_DEVIATION = 1.1
 
 
 class CopyCheck(Struct, frozen=True):
-    """Whether the copy does by itself what the trials with the fixes did."""
+    """Says whether the copy does by itself what the trials with the fixes did."""
 
     total: Total
     baseline: Sequence[Trial] = ()

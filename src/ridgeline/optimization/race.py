@@ -68,7 +68,7 @@ def set_key(fixes: Sequence[Asked]) -> SetKey:
 
 
 class Standing(Struct, kw_only=True):
-    """How a set of fixes did in a heat."""
+    """Says how a set of fixes did in a heat."""
 
     fixes: tuple[Asked, ...]
     verdict: Verdict = "UNDECIDED"
@@ -479,7 +479,7 @@ def _worth_deciding(able: Sequence[_Entry]) -> list[_Entry]:
 
 
 class _Asking:
-    """How far a request has come."""
+    """Says how far a request has come."""
 
     def __init__(self, first_round: int, deadline_s: float, last_s: float) -> None:
         self.first_round = first_round

@@ -1,5 +1,6 @@
-"""What is raced: first each fix that needs no compiler, then those that won together, alone and
-with the usual fixes and a compiler; and again beside what is kept, because the bottleneck moves."""
+"""Chooses what is raced: first each fix that needs no compiler, then those that won together, alone
+and with the usual fixes and a compiler; and again beside what is kept, because the bottleneck
+moves."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,7 +35,7 @@ BESIDE_COMPILERS = ("model", "global", "optimizer")
 
 
 class Raced(Struct, kw_only=True):
-    """What became of a fix in the race, the last time that it was raced."""
+    """Says what became of a fix in the race, the last time that it was raced."""
 
     candidate: Candidate
     standing: Standing
@@ -288,7 +289,7 @@ def _value(standing: Standing) -> float:
 
 
 class Racing(Struct, frozen=True):
-    """How the program is raced."""
+    """Says how the program is raced."""
 
     make: Callable[[Callable[[], float]], Race]
     """Makes the race, given what returns the time that it has left."""

@@ -1,4 +1,4 @@
-"""What a search knows and may spend: the trials, the time that is left, and what is kept."""
+"""Holds what a search knows and may spend: the trials, the time that is left, and what is kept."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ MIN_CONFIRMING_PAIRS = 2
 
 
 class Progress(Struct, frozen=True):
-    """Where the search reports what it does."""
+    """Says where the search reports what it does."""
 
     doing: Callable[[str], None] = lambda text: None
     """Called with what is done now."""

@@ -1,4 +1,4 @@
-"""What a study of a model or a machine IS: frozen records with their units in the field names.
+"""Says what a study of a model or a machine IS: frozen records with their units in the field names.
 
 Knows nothing about torch, clocks or files.
 """

@@ -20,7 +20,7 @@ events on a GPU. "processor_time" may decide on a crowded machine. "" means ther
 
 
 class VerdictCode(StrEnum):
-    """Why a candidate has its verdict. Sizes of differences are shares: 0.05 is 5 %."""
+    """Says why a candidate has its verdict. Sizes of differences are shares: 0.05 is 5 %."""
 
     TOO_FEW_ROUNDS = "verdict.too-few-rounds"  # rounds, needed
     CONTROL_DIFFERS = "verdict.control-differs"  # difference: of identical code
@@ -89,7 +89,7 @@ class Outliers(Struct, frozen=True, kw_only=True):
 
 
 class Drift(Struct, frozen=True, kw_only=True):
-    """How much the time of the baseline changed from the first round to the last: that is the
+    """Says how much the time of the baseline changed from the first round to the last: that is the
     machine, not the code."""
 
     share: float
@@ -98,7 +98,7 @@ class Drift(Struct, frozen=True, kw_only=True):
 
 
 class OrderEffect(Struct, frozen=True, kw_only=True):
-    """Whether the place in a round, or who ran just before, changed a variant's time."""
+    """Says whether the place in a round, or who ran just before, changed a variant's time."""
 
     share: float
     """The largest such change, as a share."""
@@ -136,7 +136,7 @@ class Variant(Struct, frozen=True, kw_only=True):
 
 
 class Results(Struct, frozen=True, kw_only=True):
-    """Whether a candidate computes what the baseline computes, and how well that was checked."""
+    """Says whether a candidate computes what the baseline does, and how well that was checked."""
 
     status: Literal["bit-identical", "equal", "within tolerance", "different", "not compared"]
     method: str

@@ -83,7 +83,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
 
 
 class Cost(Struct, frozen=True, kw_only=True):
-    """What one pass of a model costs."""
+    """Says what one pass of a model costs."""
 
     backend: Backend
     phases: dict[Phase, Totals]

@@ -15,7 +15,7 @@ UNDECIDED means that the data do not tell, INVALID that the two do not compute t
 
 
 class Ratio(Struct, frozen=True, kw_only=True):
-    """How many times as fast (or as small) the candidate is, from paired processes."""
+    """Says how many times as fast (or as small) the candidate is, from paired processes."""
 
     value: float
     ci_low: float
@@ -56,7 +56,7 @@ Fact = str | int | float | bool | None
 
 
 class Reason(Struct, frozen=True):
-    """Why something was skipped, rejected, not applied or not counted: a code and its facts."""
+    """Says why something was skipped, rejected, not applied or not counted: a code, its facts."""
 
     code: str
     """A member of one of the enums of codes, such as `TrialFailure`."""
@@ -75,7 +75,7 @@ Severity = Literal["note", "warning", "error"]
 
 
 class Trust(Struct, frozen=True, kw_only=True):
-    """How far a figure can be believed, and why not further."""
+    """Says how far a figure can be believed, and why not further."""
 
     confidence: Confidence = "good"
     why: str = ""

@@ -1,5 +1,5 @@
-"""What holds a program back, one record for each cause: findings.json, and `findings` of `trace
---json`.
+"""Says what holds a program back, one record for each cause: findings.json, and `findings` of
+`trace --json`.
 
 A share is of the step's own length, and only of time that would be gone with the cause: device work
 hidden behind a wait is not in it. `gain_bound` is Amdahl's: the step could become at most that many
@@ -207,7 +207,7 @@ class UnaskedRule(Struct, frozen=True):
 
 
 class Findings(Struct, frozen=True, kw_only=True):
-    """findings.json: all of them, the most valuable first."""
+    """The content of findings.json: all of them, the most valuable first."""
 
     schema: int = FINDINGS_SCHEMA
     findings: tuple[Finding, ...] = ()

@@ -1,5 +1,5 @@
-"""What is known of a program and its machine before anything is tried: whether a change could be
-put on there, and whether it could win."""
+"""Says what is known of a program and its machine before anything is tried: whether a change could
+be put on there, and whether it could win."""
 
 from msgspec import Struct
 

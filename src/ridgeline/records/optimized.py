@@ -23,7 +23,7 @@ Measured = Literal["step time", "time a sample", "peak memory", "energy a sample
 
 
 class SearchCode(StrEnum):
-    """Why a fix was not tried, not kept or dropped, and why a search stopped."""
+    """Says why a fix was not tried, not kept or dropped, and why a search stopped."""
 
     # A contest came to a verdict; facts: value, ci_low, ci_high, pairs.
     FASTER = "contest.faster"
@@ -78,7 +78,7 @@ class SearchCode(StrEnum):
 
 
 class Earlier(Struct, frozen=True, kw_only=True):
-    """How a fix did in another contest: alone, or with other fixes."""
+    """Says how a fix did in another contest: alone, or with other fixes."""
 
     together: tuple[str, ...] = ()
     """Titles of the fixes it was tried with; empty if it was tried alone."""
@@ -158,7 +158,7 @@ class Total(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """What was kept, written into copies of the user's files."""
+    """Says what was kept, written into copies of the user's files."""
 
     files: tuple[str, ...] = ()
     """Copies: first of the script, then of modules that it imports."""
@@ -176,7 +176,7 @@ class Written(Struct, frozen=True, kw_only=True):
 
 
 class RaceSummary(Struct, frozen=True, kw_only=True):
-    """What the race measured, which fresh processes then prove."""
+    """Says what the race measured, which fresh processes then prove."""
 
     measured: int = 0
     """How many sets of fixes were timed."""
@@ -193,7 +193,7 @@ class RaceSummary(Struct, frozen=True, kw_only=True):
 
 
 class TimeSpent(Struct, frozen=True, kw_only=True):
-    """What the time of a call went into, in seconds."""
+    """Says what the time of a call went into, in seconds."""
 
     diagnosing_s: float = 0.0
     racing_s: float = 0.0

@@ -1,5 +1,5 @@
-"""Whether a program with fixes computes what the unchanged one does, and how that is known: by its
-steps (`Parity`), and by whole trainings (`TrainingOutcome`)."""
+"""Says whether a program with fixes computes what the unchanged one does, and how that is known: by
+its steps (`Parity`), and by whole trainings (`TrainingOutcome`)."""
 
 from enum import StrEnum
 from typing import Literal
@@ -59,7 +59,7 @@ Source = Literal["losses", "printed", ""]
 
 
 class OutcomeCode(StrEnum):
-    """Why whole trainings of two programs have their verdict, and what makes it doubtful."""
+    """Says why whole trainings of two programs have their verdict, and what makes it doubtful."""
 
     WITHIN_MARGIN = "outcome.within-margin"  # ci_low, ci_high, margin
     IDENTICAL = "outcome.identical"  # seeds: every pair ended with the same value
@@ -125,7 +125,7 @@ class Training(Struct, frozen=True, kw_only=True):
 
 
 class TrainingOutcome(Struct, frozen=True, kw_only=True):
-    """Whether whole trainings of two programs end the same."""
+    """Says whether whole trainings of two programs end the same."""
 
     baseline: str
     candidate: str

@@ -1,5 +1,5 @@
-"""What the process of a race is asked to measure, and what it answers. One request is measured at a
-time; blocks are answered one by one."""
+"""Says what the process of a race is asked to measure, and what it answers. One request is measured
+at a time; blocks are answered one by one."""
 
 from msgspec import Struct
 
@@ -7,7 +7,7 @@ from ridgeline.records.trial import Applied, Asked, FunctionEdit, NotApplied
 
 
 class RacePlan(Struct, frozen=True, kw_only=True):
-    """What holds for a whole race."""
+    """Says what holds for a whole race."""
 
     seed: int = 0
     trains: bool = True
@@ -15,8 +15,8 @@ class RacePlan(Struct, frozen=True, kw_only=True):
 
 
 class RaceRequest(Struct, frozen=True, kw_only=True):
-    """Which sets of fixes are to be timed against each other. Each is timed in a block of steps
-    once a round, in shuffled order."""
+    """Says which sets of fixes are to be timed against each other. Each is timed in a block of
+    steps once a round, in shuffled order."""
 
     number: int
     sets: tuple[tuple[Asked, ...], ...] = ()
@@ -55,7 +55,7 @@ class RaceBlock(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RaceMember(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a set of fixes when it was applied for the first time."""
+    """Says what became of a set of fixes when it was applied for the first time."""
 
     request: int
     member: int

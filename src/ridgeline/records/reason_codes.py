@@ -26,7 +26,7 @@ class SkipKind(StrEnum):
 
 
 class Skip(StrEnum):
-    """Why a fix was not tried (`reason_to_skip`) or not applied (it found nothing to change)."""
+    """Says why a fix was not tried (`reason_to_skip`) or not applied (nothing to change)."""
 
     kind: SkipKind
 
@@ -184,7 +184,7 @@ class Skip(StrEnum):
 
 
 class Done(StrEnum):
-    """What a fix did to a target. The facts are all that its patch is made from."""
+    """Says what a fix did to a target. The facts are all that its patch is made from."""
 
     OPTION = "done.option"  # call, option, value: the keyword that a call got
     SETTING = "done.setting"  # code: the statement that sets it
@@ -225,7 +225,7 @@ class Done(StrEnum):
 
 
 class ByHand(StrEnum):
-    """What the user must write, and where, because no edit does it safely. The cause says why."""
+    """Says what the user must write, and where, if no edit does it safely. The cause says why."""
 
     AFTER_MODEL_MADE = "by-hand.after-model-made"  # statement
     BEFORE_MODEL_CALL = "by-hand.before-model-call"  # statement
@@ -276,7 +276,7 @@ class ByHand(StrEnum):
 
 
 class Obstacle(StrEnum):
-    """Why the user's source cannot be read or edited safely."""
+    """Says why the user's source cannot be read or edited safely."""
 
     # The reader of models
     NOT_PYTHON = "obstacle.not-python"  # error

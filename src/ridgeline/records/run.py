@@ -96,7 +96,7 @@ TargetKind = Literal["script", "module", "code", "block"]
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What the user requested of a run."""
+    """Says what the user requested of a run."""
 
     steps: int = 40
     """Number of steps in the light window."""
@@ -285,7 +285,7 @@ def training_loader(loaders: Sequence[LoaderSeen]) -> LoaderSeen:
 
 
 class PauseSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where the program was in a step that took much longer than the others."""
+    """Says where the program was in a step that took much longer than the others."""
 
     step: int
     phase: str = ""

@@ -106,7 +106,7 @@ class MemoryUse(Struct, frozen=True, kw_only=True):
 
 
 class MissingCode(StrEnum):
-    """Why a run has no figure of some kind. The comment names the facts of the reason."""
+    """Says why a run has no figure of some kind. The comment names the facts of the reason."""
 
     CHILDREN = "missing.children"  # processes, function, place
     NO_TRACED_STEP = "missing.no-traced-step"
@@ -186,7 +186,7 @@ class SyncPoint(Struct, frozen=True, kw_only=True):
 
 
 class RankEnd(Struct, frozen=True, kw_only=True):
-    """How a rank ended, other than the one that the report shows."""
+    """Says how a rank ended, other than the one that the report shows."""
 
     rank: int
     status: Status

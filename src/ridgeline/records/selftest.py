@@ -16,7 +16,7 @@ MIN_WINDOWS = 20
 
 
 class Rate(Struct, frozen=True, kw_only=True):
-    """How often something happened, with a 95 % interval (Wilson)."""
+    """Says how often something happened, with a 95 % interval (Wilson)."""
 
     count: int
     of: int

@@ -224,7 +224,7 @@ class CollectiveSite(Struct, frozen=True, kw_only=True):
 
 
 class Exchange(Struct, frozen=True, kw_only=True):
-    """What one rank exchanges with the others in a step."""
+    """Says what one rank exchanges with the others in a step."""
 
     sites: tuple[CollectiveSite, ...] = ()
     """The most exposed first."""
@@ -266,7 +266,7 @@ class RankPlace(Struct, frozen=True, kw_only=True):
 
 
 class Callee(Struct, frozen=True, kw_only=True):
-    """What a function of the user's calls: a library's function, or a built-in one."""
+    """Says what a function of the user's calls: a library's function, or a built-in one."""
 
     name: str
     """The name as it is written in a call: loads."""

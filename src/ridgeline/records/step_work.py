@@ -1,4 +1,4 @@
-"""What a traced step did: arithmetic, bytes, what bound it, and where its wall time went.
+"""Says what a traced step did: arithmetic, bytes, what bound it, and where its wall time went.
 
 Shares are fractions of 1. Times are the traced step's, which tracing makes longer: a rate or an MFU
 takes the FLOPs from here and the time from untraced steps.

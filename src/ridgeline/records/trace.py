@@ -1,4 +1,5 @@
-"""What a trace says: where each device's time went, why it idled, and how far that can be believed.
+"""Says what a trace says: where each device's time went, why it idled, and how far that can be
+believed.
 
 Times are nanoseconds, shares fractions of 1. A figure that cannot be believed is None, and the
 `trust` of its section says why.
@@ -238,7 +239,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """How work gets to the device."""
+    """Says how work gets to the device."""
 
     launches: int = 0
     per_step: float | None = None
@@ -337,7 +338,7 @@ class Region(Struct, frozen=True, kw_only=True):
 
 
 class Activity(Struct, frozen=True, kw_only=True):
-    """What a late rank was in while the others waited for it."""
+    """Says what a late rank was in while the others waited for it."""
 
     ns: int
     side: Literal["device", "host", "unrecorded", "before the trace"] = "device"
@@ -416,9 +417,9 @@ class Ranks(Struct, frozen=True, kw_only=True):
 
 
 class TraceVerdict(StrEnum):
-    """What held the device back, or what it was busy with. `devices` counts those whose time is
-    known; `window_ns` is the length of their windows, from the shortest to `longest_ns`, which is
-    None if all are as long."""
+    """Says what held the device back, or what it was busy with. `devices` counts those whose time
+    is known; `window_ns` is the length of their windows, from the shortest to `longest_ns`, which
+    is None if all are as long."""
 
     BUSY = "trace.busy"  # share, devices, window_ns, longest_ns
     BUSY_WITH = "trace.busy-with"  # the same, category, category_share

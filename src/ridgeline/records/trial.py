@@ -19,7 +19,7 @@ other numbers than the program does."""
 
 
 class TrialFailure(StrEnum):
-    """Why a trial left no usable record."""
+    """Says why a trial left no usable record."""
 
     TIMED_OUT = "trial.timed-out"  # limit_s, step (None if no step was recorded)
     KILLED = "trial.killed"  # signal
@@ -54,7 +54,7 @@ class FunctionEdit(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
-    """What a trial is to do."""
+    """Says what a trial is to do."""
 
     fixes: tuple[Asked, ...] = ()
     seed: int = 0
@@ -147,7 +147,7 @@ class OutputPrint(Struct, frozen=True, kw_only=True):
 
 
 class Predicted(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one call of a language model predicts, for each of its first rows."""
+    """Says what one call of a language model predicts, for each of its first rows."""
 
     given: tuple[int, ...]
     """The last token of each row that it was given."""
@@ -157,7 +157,7 @@ class Predicted(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WatchedStep(Struct, frozen=True, kw_only=True):
-    """What a step computed. None means not seen, which is not the same as zero."""
+    """Says what a step computed. None means not seen, which is not the same as zero."""
 
     loss: float | None = None
     """May be nan or inf."""

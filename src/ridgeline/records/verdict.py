@@ -1,4 +1,4 @@
-"""What limits a program: the verdict of a run, as facts.
+"""Says what limits a program: the verdict of a run, as facts.
 
 `ridgeline.report.run_reasons` has the English of each code. The comment behind a code names the
 facts that its template needs; shares are fractions of 1."""
@@ -24,7 +24,7 @@ Bound = Literal[
 
 
 class LimitCode(StrEnum):
-    """What was found: where the step's time goes, how memory ran out, or why nothing is known."""
+    """Says where the step's time goes, how memory ran out, or why nothing is known."""
 
     GPU_WAITS_FOR_DATA = "limit.gpu-waits-for-data"  # share
     WAITS_FOR_DATA = "limit.waits-for-data"  # share
@@ -62,7 +62,7 @@ class LimitCode(StrEnum):
 
 
 class DecidingCode(StrEnum):
-    """What a deciding number is."""
+    """Says what a deciding number is."""
 
     INPUT = "number.input"
     TRANSFER = "number.transfer"
@@ -89,7 +89,7 @@ class DecidingCode(StrEnum):
 
 
 class DoubtCode(StrEnum):
-    """Why a figure or a verdict may be wrong, or which steps it leaves out."""
+    """Says why a figure or a verdict may be wrong, or which steps it leaves out."""
 
     NO_TRACED_STEP = "doubt.no-traced-step"
     NO_DEVICE_WORK = "doubt.no-device-work"

@@ -1,5 +1,5 @@
-"""What the terms of a report mean, for a reader who meets them for the first time. A page shows the
-sentence to whoever hovers over the term."""
+"""Says what the terms of a report mean, for a reader who meets them for the first time. A page
+shows the sentence to whoever hovers over the term."""
 
 _TERMS = {
     "step": "One iteration of the training loop: a batch is fetched, the model runs forward and "

@@ -237,7 +237,7 @@ def _in_one_call(nodes: list[ast.AST], names: Sequence[str]) -> list[str]:
 
 
 class _Event(Struct, frozen=True):
-    """What one part of a loop's body does with a name."""
+    """Says what one part of a loop's body does with a name."""
 
     kind: Literal["read", "write", "maybe", "grow", "item", "put"]
     """`maybe` is a write under a condition, `grow` makes larger, `item` reads one item, `put`

@@ -1,6 +1,6 @@
-"""Where a model stands in its source: the statement that makes it, the expression that is called
-at a line, the statement after which that name is the model for good, and the lines from the call to
-the backward.
+"""Finds where a model stands in its source: the statement that makes it, the expression that is
+called at a line, the statement after which that name is the model for good, and the lines from the
+call to the backward.
 
 Models are followed by names alone: what is called through an index or a call of its own is not
 followed. Each function of the second part answers with a record, or with the reason why not. The

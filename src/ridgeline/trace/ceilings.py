@@ -1,5 +1,5 @@
-"""What the traced device can do at most: measured on this machine if it is one of that name and was
-measured (`ridgeline hardware --measure`), else by the datasheet, else nothing."""
+"""Works out what the traced device can do at most: measured on this machine if it is one of that
+name and was measured (`ridgeline hardware --measure`), else by the datasheet, else nothing."""
 
 import re
 from collections.abc import Iterator

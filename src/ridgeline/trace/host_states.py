@@ -1,5 +1,5 @@
-"""What one host thread did at every moment, as disjoint spans by cause; which threads drive the
-device; and when each device operation was launched.
+"""Works out what one host thread did at every moment, as disjoint spans by cause; which threads
+drive the device; and when each device operation was launched.
 
 A DataLoader's `__next__` that copies, allocates and synchronises is input; a synchronisation
 inside a barrier is waiting for ranks. What no recorded call or operator covers is the program's

@@ -65,7 +65,7 @@ class Loss(Struct, frozen=True, kw_only=True):
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """Where a trace came from and how it was read."""
+    """Says where a trace came from and how it was read."""
 
     path: str
     compression: str = ""

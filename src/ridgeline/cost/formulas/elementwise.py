@@ -155,7 +155,7 @@ def nll_loss(call: Call) -> Work:
 
 @_reduction("aten::sort", "aten::topk", "aten::argsort", "aten::msort", "aten::searchsorted")
 def sorting(call: Call) -> Work:
-    """n log2 n comparisons along the sorted dimension."""
+    """Sorting takes n log2 n comparisons along the sorted dimension."""
     shape = call.tensor(0).shape
     dim = call.get("dim", 2 if call.op.endswith(("topk", "topk_")) else 1, -1)
     length = shape[dim if isinstance(dim, int) and dim < len(shape) else -1] if shape else 1

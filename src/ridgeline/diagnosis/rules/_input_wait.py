@@ -1,4 +1,5 @@
-"""How the program is fed: the wait for input, what batches cost, and which rule reports the wait.
+"""Works out how the program is fed: the wait for input, what batches cost, and which rule reports
+the wait.
 
 One wait can have several causes. Each rule reports its own:
 

@@ -1,5 +1,5 @@
-"""What calling operators costs the host, whether the device waits for launches, and which Python
-loops call the same operators again and again.
+"""Works out what calling operators costs the host, whether the device waits for launches, and which
+Python loops call the same operators again and again.
 
 A step has three parts that both the trace and the untraced steps know: backward, optimizer, and the
 rest. Within a part an operator costs its own time and a share of the Python between operators, the

@@ -103,7 +103,7 @@ def _sdpa_group(case: Case, calls: list[OpSite]) -> Iterator[Finding]:
 
 
 class _Cause(Struct, frozen=True, kw_only=True):
-    """Why no fused kernel takes the inputs, and what to write instead."""
+    """Says why no fused kernel takes the inputs, and what to write instead."""
 
     text: str
     change: str

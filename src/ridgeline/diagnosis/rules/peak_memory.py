@@ -1,4 +1,5 @@
-"""What fills the device's memory at its peak: activations, optimizer state, logits, fragments."""
+"""Finds what fills the device's memory at its peak: activations, optimizer state, logits,
+fragments."""
 
 import ast
 from collections.abc import Iterator

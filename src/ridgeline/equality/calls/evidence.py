@@ -37,7 +37,7 @@ class HeldTensor(Struct, frozen=True, kw_only=True):
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """What one call computes and moves, by the operators that torch dispatched."""
+    """Says what one call computes and moves, by the operators that torch dispatched."""
 
     flops: dict[str, int] = {}
     """FLOPs of matrix products, by dtype, without those that a causal kernel skips."""

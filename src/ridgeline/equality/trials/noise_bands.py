@@ -275,7 +275,7 @@ AllowedBy = Callable[[Drifts], float]
 
 
 class TensorBand(Struct, frozen=True, kw_only=True):
-    """How one tensor is compared."""
+    """Says how one tensor is compared."""
 
     name: str
     scale: float
@@ -475,7 +475,7 @@ further off than 6 times that at a given step, and few where the widest step so 
 
 
 class Band(Struct, frozen=True, kw_only=True):
-    """How far a candidate may lie from the baseline."""
+    """Says how far a candidate may lie from the baseline."""
 
     losses: tuple[float, ...]
     """Allowed difference at each step."""

@@ -1,4 +1,4 @@
-"""bfloat16 autocast around the model."""
+"""Puts bfloat16 autocast around the model."""
 
 from collections.abc import Mapping
 

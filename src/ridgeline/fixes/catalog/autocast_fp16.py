@@ -1,4 +1,4 @@
-"""float16 autocast around the model, with a scaled loss."""
+"""Puts float16 autocast around the model, with a scaled loss."""
 
 from collections.abc import Mapping
 

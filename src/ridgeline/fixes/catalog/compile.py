@@ -1,4 +1,4 @@
-"""torch.compile of the whole model."""
+"""Compiles the whole model with torch.compile."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""torch.compile with sizes left open."""
+"""Compiles the model with torch.compile, sizes left open."""
 
 from collections.abc import Mapping
 

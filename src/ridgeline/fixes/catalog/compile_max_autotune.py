@@ -1,4 +1,4 @@
-"""torch.compile that times its choices."""
+"""Compiles the model with torch.compile, which times its choices."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""torch.compile with CUDA graphs."""
+"""Compiles the model with torch.compile and CUDA graphs."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""torch.compile of a model's repeated blocks, each by itself."""
+"""Compiles a model's repeated blocks with torch.compile, each by itself."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""cuDNN tries its algorithms out, and keeps the fastest for each shape."""
+"""Lets cuDNN try its algorithms out and keep the fastest for each shape."""
 
 from collections.abc import Mapping
 

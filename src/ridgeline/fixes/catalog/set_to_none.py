@@ -117,6 +117,7 @@ class Dropping:
 
 
 def _moves(optimizer: Any, group: Mapping[str, Any]) -> bool:
-    """Whether a gradient of zeros moves a parameter or its state: plain SGD's is sure not to."""
+    """Return whether a gradient of zeros moves a parameter or its state: plain SGD's is sure not
+    to."""
     plain = type(optimizer).__name__ == "SGD" and type(optimizer).__module__.startswith("torch.")
     return not plain or bool(group.get("momentum")) or bool(group.get("weight_decay"))

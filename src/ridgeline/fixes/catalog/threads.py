@@ -1,4 +1,4 @@
-"""How many threads an operator is divided over, on a CPU."""
+"""Sets how many threads an operator is divided over, on a CPU."""
 
 import os
 from collections.abc import Mapping

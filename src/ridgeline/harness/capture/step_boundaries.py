@@ -23,7 +23,7 @@ MAX_UNCERTAIN_OPTIMIZER_STEPS = 32
 
 
 class End(Enum):
-    """Whether a step ends now, and what becomes of the steps before it."""
+    """Says whether a step ends now, and what becomes of the steps before it."""
 
     NO = "the step goes on"
     PLAIN = "the step ends"
@@ -179,7 +179,7 @@ of their own."""
 
 
 class Turn(Enum):
-    """Whether a step of an optimizer ends an iteration, and what the steps before it were."""
+    """Says whether a step of an optimizer ends an iteration, and what the steps before it were."""
 
     ENDS = "the step ends an iteration"
     GOES_ON = "the iteration goes on"

@@ -186,7 +186,7 @@ class Tracing:
         return self._profiler is not None
 
     def blocked(self) -> bool:
-        """Whether the program's own profiler is at work."""
+        """Return whether the program's own profiler is at work."""
         return bool(self._torch.autograd._profiler_enabled())
 
     def start(self, cuda: bool) -> bool:

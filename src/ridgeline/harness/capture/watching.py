@@ -162,7 +162,7 @@ MAX_TELEMETRY_BYTES = 32 * 1024 * 1024
 
 
 class Ending(Struct, frozen=True, kw_only=True):
-    """How a program ended, as seen from outside."""
+    """Says how a program ended, as seen from outside."""
 
     kind: Literal["goodbye", "death"]
     """goodbye: the program wrote its last capture file and waits; death: it ended without."""

@@ -1,5 +1,6 @@
-"""Which DataLoader feeds the program. A candidate with other loader settings is fed by a copy of
-the program's loader, and the program does not notice: its iterator asks whichever feed is active.
+"""Chooses which DataLoader feeds the program. A candidate with other loader settings is fed by a
+copy of the program's loader, and the program does not notice: its iterator asks whichever feed is
+active.
 
 Only the workers of the active feed run. The others are stopped by a signal, so that they neither
 take processor time from the candidate that is timed nor fill their queues meanwhile: a queue that
@@ -154,7 +155,7 @@ class Copies:
 
 
 class FedIterator:
-    """What the program iterates over instead of its loader's own iterator. An epoch has as many
+    """The program iterates over this, not over its loader's own iterator. An epoch has as many
     batches as the program's loader gives, whichever feed they come from."""
 
     def __init__(self, feeds: Feeds, loader: Any) -> None:

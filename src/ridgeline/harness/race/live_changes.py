@@ -1,4 +1,4 @@
-"""What a candidate's fixes changed in the running program, recorded so that it can be taken off and
+"""Records what a candidate's fixes changed in the running program, so that it can be taken off and
 put on again.
 
 A fix is applied once, by its own hooks. What it changed is found by comparing the model, the

@@ -1,5 +1,5 @@
-"""What of a process a fix may change: torch's settings, and the functions that fixes and seams
-replace."""
+"""Lists what of a process a fix may change: torch's settings, and the functions that fixes and
+seams replace."""
 
 import importlib
 import sys

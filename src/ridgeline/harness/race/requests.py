@@ -1,4 +1,4 @@
-"""How a race is asked what to measure, and how it answers.
+"""Defines how a race is asked what to measure, and how it answers.
 
 A program in a process of its own reads requests from files and answers in a file. A step function
 is raced in the process of whoever asks, so its requests and answers are lists.

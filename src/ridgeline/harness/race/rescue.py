@@ -17,7 +17,7 @@ MAX_ERROR_LENGTH = 300
 
 
 class Racing(Protocol):
-    """What a rescue needs of the race."""
+    """A race as a rescue needs it."""
 
     def is_program_calling(self) -> bool:
         """Return whether a call comes from the program itself, not from inside a call that is

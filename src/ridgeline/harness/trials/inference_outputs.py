@@ -1,6 +1,6 @@
-"""What the model of a program that does not train returns, step by step. Each output is printed as
-it comes, and once more two steps later if the program still has it: a graph that runs on old
-inputs, a cache that is not renewed, or a buffer that the next call writes over is right at the
+"""Notes what the model of a program that does not train returns, step by step. Each output is
+printed as it comes, and once more two steps later if the program still has it: a graph that runs on
+old inputs, a cache that is not renewed, or a buffer that the next call writes over is right at the
 first batch."""
 
 import math

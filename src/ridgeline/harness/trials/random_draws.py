@@ -31,8 +31,8 @@ def generators(torch: Any) -> tuple[Any, ...]:
 
 
 class LoaderDraws:
-    """Whether the workers of a loader make samples by code that draws random numbers. If so, other
-    workers draw other numbers, and equal data cannot be expected.
+    """Finds out whether the workers of a loader make samples by code that draws random numbers. If
+    so, other workers draw other numbers, and equal data cannot be expected.
 
     The states of the three global generators (torch, random, numpy) before and after a batch is
     fetched tell, in forked workers. A worker that was not forked has none of our hooks.

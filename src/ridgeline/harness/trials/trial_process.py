@@ -36,7 +36,7 @@ _IN_A_WORKER = " in DataLoader worker process "
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What became of a trial: a record, or why there is none."""
+    """Says what became of a trial: a record, or why there is none."""
 
     trial: Trial | None = None
     failure: Reason | None = None

@@ -1,4 +1,4 @@
-"""What the first steps of a trial compute, for the judgement of equality. Those steps are not
+"""Notes what the first steps of a trial compute, for the judgement of equality. Those steps are not
 timed, so that watching them may wait for the device."""
 
 import math
@@ -32,7 +32,7 @@ MAX_STEPS_WITHOUT_UPDATE = 128
 
 
 class Watch:
-    """What a trial notes of its first steps, until `over`."""
+    """Holds what a trial notes of its first steps, until `over`."""
 
     def __init__(self, torch: Any, steps: int, work: DirectWork | None = None) -> None:
         self._torch = torch

@@ -25,7 +25,7 @@ SOCKETS_TIMEOUT_S = 0.5
 
 
 class Ended(Struct, frozen=True, kw_only=True):
-    """How a child process ended."""
+    """Says how a child process ended."""
 
     code: int | None
     """None: it had not ended in time and was killed."""

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class RaisedInFork(Exception):
-    """What the work raised in the fork: the kind of the error and its message."""
+    """Says what the work raised in the fork: the kind of the error and its message."""
 
 
 def error_text(error: BaseException) -> str:

@@ -14,7 +14,7 @@ Check = Callable[[Any, Any], Any]
 
 
 class Declared(Struct, frozen=True, kw_only=True):
-    """What a file may declare about its workload, by names at its top level."""
+    """Says what a file may declare about its workload, by names at its top level."""
 
     goal: Goal | None = None
     """GOAL = "memory": what is to become smaller."""

@@ -1,6 +1,6 @@
-"""What a profiled object must be able to do, the records of its work and memory, and the units and
-rules of the course. "MB" in its names is 1024 × 1024 bytes. The last part has the meters: a timer,
-a memory profiler, and the timing of repeated calls."""
+"""Says what a profiled object must be able to do, the records of its work and memory, and the units
+and rules of the course. "MB" in its names is 1024 × 1024 bytes. The last part has the meters: a
+timer, a memory profiler, and the timing of repeated calls."""
 
 import sys
 import tracemalloc
@@ -85,7 +85,7 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """What the machine can do at most, for the arithmetic that the subject uses."""
+    """Says what the machine can do at most, for the arithmetic that the subject uses."""
 
     flops_per_s: float
     bytes_per_s: float

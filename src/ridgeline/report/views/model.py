@@ -1,4 +1,4 @@
-"""What a model costs, and how close it comes to what the machine can do."""
+"""Says what a model costs, and how close it comes to what the machine can do."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""How often this tool would be wrong on this machine."""
+"""Says how often this tool would be wrong on this machine."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where the time of a trace went and why the device was idle."""
+"""Says where the time of a trace went and why the device was idle."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,5 @@
-"""What ran in a trace: kernels, operators, modules, the roofline, memory; and over which ranks."""
+"""Says what ran in a trace: kernels, operators, modules, the roofline, memory; and over which
+ranks."""
 
 from collections import Counter
 from collections.abc import Sequence

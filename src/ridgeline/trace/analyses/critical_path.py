@@ -35,8 +35,8 @@ class StartedBy(IntEnum):
 
 
 class Starts(NamedTuple):
-    """What let each device operation (row) start: the operation before it on its stream, one on
-    another stream that an event made it wait for, or its own late launch."""
+    """Says what let each device operation (row) start: the operation before it on its stream, one
+    on another stream that an event made it wait for, or its own late launch."""
 
     by: NDArray[np.int8]
     row: NDArray[np.int64]

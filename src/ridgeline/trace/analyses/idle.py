@@ -1,4 +1,5 @@
-"""Why the device was idle: every idle nanosecond gets one cause, and the user's line where known.
+"""Finds out why the device was idle: every idle nanosecond gets one cause, and the user's line
+where known.
 
 A gap [a, b) ends when an operation starts. The call that launched this operation divides the gap.
 Before the call, the cause is what the host did meanwhile (host_states); after it, the work was on

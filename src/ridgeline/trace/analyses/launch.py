@@ -1,4 +1,5 @@
-"""How work gets to the device: launch latency, what was queued at each launch, small kernels.
+"""Works out how work gets to the device: launch latency, what was queued at each launch, small
+kernels.
 
 A launch is one call with device work. All kernels of a graph launch are one launch, whose latency
 ends with the first kernel. Only work with a known launching call counts; `linked` is its share.

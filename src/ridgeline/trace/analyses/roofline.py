@@ -1,4 +1,4 @@
-"""How far each operator is from the ceilings of the device, by its recorded inputs.
+"""Works out how far each operator is from the ceilings of the device, by its recorded inputs.
 
 Copies between host and device and collectives are limited by links, not by the device's memory, so
 they count as not covered.

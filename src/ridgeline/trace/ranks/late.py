@@ -32,7 +32,7 @@ MAX_ACTIVITIES = 8
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """How often one rank came last, how long the others waited for it, and what it did."""
+    """Says how often one rank came last, how long the others waited for it, and what it did."""
 
     count: int = 0
     caused_ns: int = 0

@@ -1,5 +1,5 @@
-"""How long one rank is in each phase of each traced step, and for how much of that time it waits
-for other ranks.
+"""Works out how long one rank is in each phase of each traced step, and for how much of that time
+it waits for other ranks.
 
 An exchange of gradients makes the steps of all ranks equally long. The work of a rank outside of
 that waiting still tells the ranks apart. It needs neither a common clock nor matched collectives.

@@ -35,7 +35,7 @@ Chunk = dict[str, NDArray[Any]]
 
 
 class Stop(IntEnum):
-    """Why a decoder stopped. The numbers are those of scanner.c."""
+    """Says why a decoder stopped. The numbers are those of scanner.c."""
 
     MORE = 0
     """The decoder stopped at the end of the text, or inside an event that goes on beyond it."""

@@ -1,5 +1,5 @@
-"""How Ridgeline gets into a program: Python imports this module at start-up, before the user's
-first line.
+"""Gets Ridgeline into a program: Python imports this module at start-up, before the user's first
+line.
 
 Only `capture/launch.py` puts this folder first on PYTHONPATH. The module removes every trace of
 itself at once (search path, environment, its own name), runs the environment's own `sitecustomize`
