@@ -3,7 +3,9 @@
 Each file of `catalog/` is one fix and is registered by existing. It defines `FIX` and three
 functions: `reason_to_skip(ground)` returns why the fix cannot help here, None if it can;
 `apply(program, options)` puts it on the program, in the trial's own process;
-`source_edits(applied, source)` returns the edits that do the same in the user's source.
+`source_edits(applied, source)` returns the edits that do the same in the user's source. A fix that
+gives a call a keyword, or makes a setting, needs no `source_edits`: its edits follow from what it
+did, and `edit_why` is their comment.
 
 A fix that is an environment variable has `variables(environment, options)` too: it returns the
 variables that the trial's process must be started with, {} if there is nothing to set. `apply` then
@@ -74,6 +76,8 @@ class Fix(Struct, frozen=True, kw_only=True):
     why: str
     """What the fix does, in one or two sentences."""
     wrong_when: str
+    edit_why: str = ""
+    """The comment at the lines that the fix writes, if it has no `source_edits` of its own."""
 
 
 Source = Callable[[str], str | None]
@@ -128,10 +132,16 @@ def compiles_first(fixes: Iterable[Asked]) -> bool:
 
 
 def _loaded(name: str) -> Registered:
+    from ridgeline.fixes.model_edits import edits_of_done
+
     module = import_module(f"ridgeline.fixes.catalog.{name}")
-    required = (module.FIX, module.reason_to_skip, module.apply, module.source_edits)
+    fix: Fix = module.FIX
+    source_edits = getattr(module, "source_edits", lambda applied, _: edits_of_done(applied, fix))
     optional = ("bound", "variables", "choices", "after", "brings")
-    return Registered(*required, *(getattr(module, name, None) for name in optional))
+    return Registered(
+        fix, module.reason_to_skip, module.apply, source_edits,
+        *(getattr(module, name, None) for name in optional),
+    )  # fmt: skip
 
 
 def speedup_without(share: float | None) -> float | None:

@@ -85,7 +85,9 @@ _HUGGING_FACE_SETTINGS = {
         "dataloader_num_workers", "{value}", "batches are made while the step runs",
     ),
     "pin-memory": ("dataloader_pin_memory", "True", "the GPU fetches batches by itself"),
-    "persistent-workers": ("dataloader_persistent_workers", "True", persistent_workers.WHY),
+    "persistent-workers": (
+        "dataloader_persistent_workers", "True", persistent_workers.FIX.edit_why,
+    ),
     "prefetch": (
         "dataloader_prefetch_factor", "{value}", "a longer queue evens out slow batches",
     ),

@@ -5,8 +5,8 @@ import ast
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ridgeline.fixes.fix import EditByHand, Source
-from ridgeline.records.edit import Edit, Import, Insert, Keyword
+from ridgeline.fixes.fix import EditByHand, Fix, Source
+from ridgeline.records.edit import Edit, Import, Insert, Keyword, Top
 from ridgeline.records.facts import Fact, Reason, because
 from ridgeline.records.reason_codes import ByHand, Done
 from ridgeline.records.trial import Applied
@@ -23,18 +23,23 @@ Statement = Callable[[Facts, str], str]
 """The statement to insert, from the facts of a target and the name of the model or its input."""
 
 
-def keyword_edits(applied: Applied, why: str) -> tuple[Edit, ...]:
-    """Return the keyword that each target's call got as an edit of its line."""
-    edits = []
+def edits_of_done(applied: Applied, fix: Fix) -> tuple[Edit, ...]:
+    """Return the edits that follow from what the fix did: its setting after the imports, or the
+    keyword that each target's call got."""
+    edits: list[Edit] = []
     for target in applied.targets:
         place, facts = target.place, target.done.facts
+        if target.done.code == Done.SETTING:
+            setting = str(facts["statement"])
+            top = Top(file="", where="after imports", text=setting, why=fix.edit_why)
+            return Import(file="", text="import torch"), top
         if place is not None and place.line is not None:
-            call, option, value = str(facts["call"]), str(facts["option"]), repr(facts["value"])
             edits.append(
                 Keyword(
-                    file=place.file, line=place.line, call=call, name=option, value=value, why=why
+                    file=place.file, line=place.line, call=str(facts["call"]),
+                    name=str(facts["option"]), value=repr(facts["value"]), why=fix.edit_why,
                 )
-            )
+            )  # fmt: skip
     return tuple(dict.fromkeys(edits))
 
 

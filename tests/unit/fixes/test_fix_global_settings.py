@@ -35,8 +35,8 @@ def test_threads_are_set_at_once_and_said_when_a_step_has_ended(one_thread: None
     assert program.done == []
     program.step_ended()
     assert program.done == [because(Done.SETTING, statement="torch.set_num_threads(2)")]
-    done = patched("train.py", b"import torch.nn as nn\n\nx = 1\n", threads.source_edits(
-        program.outcome()[0][0], no_source))  # fmt: skip
+    edits = find_fix("threads").source_edits(program.outcome()[0][0], no_source)
+    done = patched("train.py", b"import torch.nn as nn\n\nx = 1\n", edits)
     assert "import torch\n" in done.text
     assert "torch.set_num_threads(2)" in done.text
 

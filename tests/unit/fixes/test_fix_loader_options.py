@@ -7,6 +7,7 @@ from torch.utils.data import TensorDataset
 
 from ridgeline.fixes.catalog import persistent_workers, pin_memory, prefetch
 from ridgeline.fixes.catalog.persistent_workers import Stays
+from ridgeline.fixes.fix import find_fix
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Skip
 from ridgeline.records.run import LoaderSeen
@@ -49,8 +50,8 @@ def test_prefetching_needs_workers() -> None:
     assert program.makes(dataset=DATA, num_workers=2)["prefetch_factor"] == 6
     assert program.makes(dataset=DATA, num_workers=2, prefetch_factor=8)["prefetch_factor"] == 8
     assert program.done == [option("DataLoader", "prefetch_factor", 6)]
-    done = patched("train.py", b"l = DataLoader(d, num_workers=2)\n", prefetch.source_edits(
-        program.outcome()[0][0], no_source))  # fmt: skip
+    edits = find_fix("prefetch").source_edits(program.outcome()[0][0], no_source)
+    done = patched("train.py", b"l = DataLoader(d, num_workers=2)\n", edits)
     assert "prefetch_factor=6" in done.text
 
 

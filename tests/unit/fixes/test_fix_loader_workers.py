@@ -10,6 +10,7 @@ from torch.utils.data import IterableDataset, Subset, TensorDataset, get_worker_
 
 from ridgeline.fixes import dataset
 from ridgeline.fixes.catalog import loader_workers
+from ridgeline.fixes.fix import find_fix
 from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Skip
@@ -88,7 +89,7 @@ def test_a_loader_without_workers_gets_them() -> None:
 
 def test_the_number_is_written_on_the_loaders_line() -> None:
     program, _ = apply(dataset=DATA, batch_size=8)
-    edits = loader_workers.source_edits(program.outcome()[0][0], no_source)
+    edits = find_fix("loader-workers").source_edits(program.outcome()[0][0], no_source)
     done = patched("train.py", b"loader = DataLoader(data, 8, num_workers=0)\n", edits)
     assert "DataLoader(data, 8, num_workers=4)" in done.text
     assert not done.refused
@@ -190,7 +191,9 @@ def test_choices_leave_out_what_is_there_and_are_divided_among_ranks() -> None:
 def test_several_loaders_are_each_written() -> None:
     two = option("DataLoader", "num_workers", 2)
     both = applied("loader-workers", two, places=("a.py:3", "b.py:9"))
-    assert [(e.file, e.line, e.value) for e in loader_workers.source_edits(both, no_source)] == [  # type: ignore[union-attr]
+    assert [
+        (e.file, e.line, e.value) for e in find_fix("loader-workers").source_edits(both, no_source)
+    ] == [  # type: ignore[union-attr]
         ("a.py", 3, "2"),
         ("b.py", 9, "2"),
     ]

@@ -22,7 +22,7 @@ from ridgeline.fixes.catalog import (
     prefetch,
     tf32,
 )
-from ridgeline.fixes.fix import Registered, registered
+from ridgeline.fixes.fix import Registered, find_fix, registered
 from ridgeline.fixes.program import Program
 from ridgeline.records.facts import because
 from ridgeline.records.ground import Ground
@@ -52,7 +52,7 @@ def test_tf32_is_said_when_a_step_has_ended_with_it(precision: None) -> None:
     assert program.done == []
     program.step_ended()
     assert program.done == [because(Done.SETTING, statement=tf32.SETTING)]
-    edits = tf32.source_edits(program.outcome()[0][0], no_source)
+    edits = find_fix("tf32").source_edits(program.outcome()[0][0], no_source)
     copy = patched("train.py", b"from torch import nn\n\nnet = nn.Linear(1, 1)\n", edits)
     assert "import torch\n" in copy.text
 

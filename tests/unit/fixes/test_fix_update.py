@@ -8,6 +8,7 @@ import torch
 from torch.optim import optimizer as module
 
 from ridgeline.fixes.catalog import foreach_optimizer, set_to_none
+from ridgeline.fixes.fix import find_fix
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Skip
 from ridgeline.records.run import OptimizerSeen
@@ -43,8 +44,8 @@ def test_lists_leave_what_the_program_chose() -> None:
     assert program.makes("Adam", foreach=False)["foreach"] is False
     assert "foreach" not in program.makes("Adam", fused=True)
     assert program.done == [option("NAdam", "foreach", True)]
-    done = patched("train.py", b"o = torch.optim.NAdam(m.parameters(), 0.1)\n",
-                   foreach_optimizer.source_edits(program.outcome()[0][0], no_source))  # fmt: skip
+    edits = find_fix("foreach-optimizer").source_edits(program.outcome()[0][0], no_source)
+    done = patched("train.py", b"o = torch.optim.NAdam(m.parameters(), 0.1)\n", edits)
     assert "NAdam(m.parameters(), 0.1, foreach=True)" in done.text
 
 
@@ -88,7 +89,7 @@ def test_gradients_are_dropped_and_results_are_equal(program: Here) -> None:
     assert same(trained(8, momentum=0.9), PLAIN)
     assert program.done == [option("zero_grad", "set_to_none", True)]
     dropped = applied("set-to-none", *program.done, places=["train.py:1"])
-    edits = set_to_none.source_edits(dropped, no_source)
+    edits = find_fix("set-to-none").source_edits(dropped, no_source)
     done = patched("train.py", b"optimizer.zero_grad(set_to_none=False)\n", edits)
     assert "zero_grad(set_to_none=True)" in done.text
 

@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping
 
-from ridgeline.fixes.fix import Fix, Source, speedup_without
+from ridgeline.fixes.fix import Fix, speedup_without
 from ridgeline.fixes.program import Program
-from ridgeline.records.edit import Edit, Import, Top
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Done, Skip
-from ridgeline.records.trial import Applied
 
 FIX = Fix(
     id="cudnn-autotune",
@@ -21,6 +19,7 @@ FIX = Fix(
     "choosing by rule.",
     wrong_when="Shapes change from batch to batch: each new one is timed again. The algorithm may "
     "be another in the next run, and its rounding with it.",
+    edit_why="cuDNN keeps the fastest algorithm for each shape",
 )
 SETTING = "torch.backends.cudnn.benchmark = True"
 
@@ -66,13 +65,3 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
             program.found_nothing(FIX.id, because(Skip.PROGRAM_SETS, setting="cuDNN autotuning"))
 
     program.after_first_step(FIX.id, look)
-
-
-def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return (
-        Import(file="", text="import torch"),
-        Top(
-            file="", where="after imports", text=SETTING,
-            why="cuDNN keeps the fastest algorithm for each shape",
-        ),
-    )  # fmt: skip

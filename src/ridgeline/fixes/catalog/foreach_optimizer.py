@@ -3,14 +3,11 @@
 from collections.abc import Mapping
 
 from ridgeline.fixes.catalog.fused_optimizer import FUSED, update_share
-from ridgeline.fixes.fix import Fix, Source, speedup_without
-from ridgeline.fixes.model_edits import keyword_edits
+from ridgeline.fixes.fix import Fix, speedup_without
 from ridgeline.fixes.program import OPTIMIZERS, Made, Program
-from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Done, Skip
-from ridgeline.records.trial import Applied
 
 FIX = Fix(
     id="foreach-optimizer",
@@ -23,6 +20,7 @@ FIX = Fix(
     "the way where torch has no fused update.",
     wrong_when="Memory is short: it holds copies as large as the model for a moment. Parameters "
     "are few and large: there is nothing to gain.",
+    edit_why="one call a term over all parameters",
 )
 
 
@@ -59,7 +57,3 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
         return because(Done.OPTION, call=made.kind, option="foreach", value=True)
 
     program.on_optimizer(FIX.id, group)
-
-
-def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return keyword_edits(applied, "one call a term over all parameters")

@@ -2,14 +2,11 @@
 
 from collections.abc import Mapping
 
-from ridgeline.fixes.fix import SAVED_BESIDE_UPDATE_ON_CPU, Fix, Source, speedup_without
-from ridgeline.fixes.model_edits import keyword_edits
+from ridgeline.fixes.fix import SAVED_BESIDE_UPDATE_ON_CPU, Fix, speedup_without
 from ridgeline.fixes.program import Made, Program
-from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Done, Skip
-from ridgeline.records.trial import Applied
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 EXCLUDING_OPTIONS = ("foreach", "capturable", "differentiable", "maximize")
@@ -26,6 +23,7 @@ FIX = Fix(
     why="Reads and writes parameters, gradients and moments once, in a kernel or loop of its own, "
     "instead of once for each term of the formula.",
     wrong_when="Gradients are sparse, or the optimizer is one that torch has not fused.",
+    edit_why="one pass over parameters and moments",
 )
 
 
@@ -64,7 +62,3 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
         return because(Done.OPTION, call=made.kind, option="fused", value=True)
 
     program.on_optimizer(FIX.id, fuse)
-
-
-def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return keyword_edits(applied, "one pass over parameters and moments")

@@ -6,16 +6,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from ridgeline.fixes import dataset
-from ridgeline.fixes.fix import Fix, Source, speedup_without
-from ridgeline.fixes.model_edits import keyword_edits
+from ridgeline.fixes.fix import Fix, speedup_without
 from ridgeline.fixes.program import Made, Program
 from ridgeline.machine.processor import usable_cores
-from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Done, Skip
 from ridgeline.records.run import training_loader
-from ridgeline.records.trial import Applied
 
 MAX_WORKERS = 16
 """Most workers of one loader: each is a process with torch in it, 0.2 to 0.3 GB."""
@@ -38,6 +35,7 @@ FIX = Fix(
     "same.",
     wrong_when="Samples are drawn at random inside the dataset: each worker then has a random "
     "stream of its own. The dataset is changed while it is read, or all cores are busy already.",
+    edit_why="batches are made while the step runs",
 )  # fmt: skip
 
 
@@ -117,10 +115,6 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
         return because(Done.OPTION, call="DataLoader", option="num_workers", value=number)
 
     program.on_loader(FIX.id, add_workers)
-
-
-def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return keyword_edits(applied, "batches are made while the step runs")
 
 
 def _obstacle(torch: Any, given: Mapping[str, Any]) -> Reason | None:

@@ -11,14 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.fixes import dataset
-from ridgeline.fixes.fix import Fix, Source, speedup_without
-from ridgeline.fixes.model_edits import keyword_edits
+from ridgeline.fixes.fix import Fix, speedup_without
 from ridgeline.fixes.program import Made, Program
-from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Done, Skip
-from ridgeline.records.trial import Applied
 
 FIX = Fix(
     id="persistent-workers",
@@ -35,8 +32,8 @@ FIX = Fix(
     wrong_when="The dataset is changed between epochs, which workers that stay do not see, or two "
     "loops over one loader run at once. From the second epoch on the patched program shuffles in "
     "another order, just as random: a loader with this option draws one number fewer an epoch.",
+    edit_why="workers are started once; from the second epoch on random draws are others",
 )
-WHY = "workers are started once; from the second epoch on random draws are others"
 
 
 class Stays(int):
@@ -82,10 +79,6 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
         return because(Done.OPTION, call="DataLoader", option="persistent_workers", value=True)
 
     program.on_loader(FIX.id, keep_workers)
-
-
-def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return keyword_edits(applied, WHY)
 
 
 def make_up_draws(torch: Any) -> None:

@@ -5,14 +5,11 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from ridgeline.fixes import dataset
-from ridgeline.fixes.fix import Fix, Source, speedup_without
-from ridgeline.fixes.model_edits import keyword_edits
+from ridgeline.fixes.fix import Fix, speedup_without
 from ridgeline.fixes.program import Made, Program
-from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Done, Skip
-from ridgeline.records.trial import Applied
 
 FIX = Fix(
     id="pin-memory",
@@ -25,6 +22,7 @@ FIX = Fix(
     "for it; from pinned memory the GPU fetches it alone.",
     wrong_when="Memory is short: pinned pages cannot be moved out. Batches of a class of the "
     "program's own are pinned only where it has a pin_memory method.",
+    edit_why="the GPU fetches batches by itself",
 )
 
 
@@ -61,7 +59,3 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
         return because(Done.OPTION, call="DataLoader", option="pin_memory", value=True)
 
     program.on_loader(FIX.id, pin)
-
-
-def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return keyword_edits(applied, "the GPU fetches batches by itself")

@@ -2,14 +2,11 @@
 
 from collections.abc import Mapping
 
-from ridgeline.fixes.fix import Fix, Source, speedup_without
-from ridgeline.fixes.model_edits import keyword_edits
+from ridgeline.fixes.fix import Fix, speedup_without
 from ridgeline.fixes.program import Made, Program
-from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Done, Skip
-from ridgeline.records.trial import Applied
 
 DEFAULT_BATCHES_AHEAD = 2
 """Batches that a worker makes ahead by default."""
@@ -25,6 +22,7 @@ FIX = Fix(
     why="Batches that take unequal times are evened out by a longer queue.",
     wrong_when="Workers are too slow on average: a longer queue runs empty too. Memory is short: "
     "each worker holds so many batches.",
+    edit_why="a longer queue evens out slow batches",
 )
 
 
@@ -62,7 +60,3 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
         return because(Done.OPTION, call="DataLoader", option="prefetch_factor", value=factor)
 
     program.on_loader(FIX.id, lengthen)
-
-
-def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return keyword_edits(applied, "a longer queue evens out slow batches")

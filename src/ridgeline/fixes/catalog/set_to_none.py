@@ -12,15 +12,12 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.fixes.fix import Fix, Source
-from ridgeline.fixes.model_edits import keyword_edits
+from ridgeline.fixes.fix import Fix
 from ridgeline.fixes.program import Program
 from ridgeline.harness.capture.places import user_line
-from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Done, Skip
-from ridgeline.records.trial import Applied
 
 FIX = Fix(
     id="set-to-none",
@@ -33,6 +30,7 @@ FIX = Fix(
     wrong_when="In some steps a parameter gets no gradient (a layer left out, an expert without "
     "tokens): zeros would still have moved it, by momentum, moments or weight decay. Or the "
     "program reads p.grad before the backward, or keeps gradients in a buffer of its own.",
+    edit_why="gradients are taken from the backward, not added to zeros",
 )
 MIN_UPDATES = 4
 """The fix counts as applied when every dropped gradient came back in so many updates."""
@@ -52,10 +50,6 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
     for owner in (module.Optimizer, program.torch.nn.Module):
         owner.zero_grad = dropping.instead_of(owner.zero_grad)
     module.register_optimizer_step_pre_hook(dropping.update)
-
-
-def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return keyword_edits(applied, "gradients are taken from the backward, not added to zeros")
 
 
 class Dropping:

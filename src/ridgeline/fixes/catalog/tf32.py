@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping
 
-from ridgeline.fixes.fix import Fix, Source, speedup_without
+from ridgeline.fixes.fix import Fix, speedup_without
 from ridgeline.fixes.precision import trains_in
 from ridgeline.fixes.program import Program
-from ridgeline.records.edit import Edit, Import, Top
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Done, Skip
-from ridgeline.records.trial import Applied
 
 FIX = Fix(
     id="tf32",
@@ -22,6 +20,7 @@ FIX = Fix(
     answers=("tf32-off",),
     why="Tensor cores multiply float32 numbers with 10 bits of mantissa and add in float32.",
     wrong_when="The program needs float32's own precision in products: linear solvers, physics.",
+    edit_why="tensor cores for float32 products",
 )
 SETTING = 'torch.set_float32_matmul_precision("high")'
 
@@ -67,10 +66,3 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
             )
 
     program.after_first_step(FIX.id, look)
-
-
-def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return (
-        Import(file="", text="import torch"),
-        Top(file="", where="after imports", text=SETTING, why="tensor cores for float32 products"),
-    )

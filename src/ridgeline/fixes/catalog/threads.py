@@ -3,14 +3,12 @@
 import os
 from collections.abc import Mapping
 
-from ridgeline.fixes.fix import Fix, Source
+from ridgeline.fixes.fix import Fix
 from ridgeline.fixes.program import Program
 from ridgeline.machine.processor import usable_cores
-from ridgeline.records.edit import Edit, Import, Top
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Done, Skip
-from ridgeline.records.trial import Applied
 
 FIX = Fix(
     id="threads",
@@ -21,6 +19,7 @@ FIX = Fix(
     why="Too many threads wait for each other and for a core; too few leave cores idle. Sums are "
     "divided otherwise, and so rounded otherwise.",
     wrong_when="Other programs share the cores: what is best depends on them.",
+    edit_why="measured on this machine: choose again on another",
 )
 VARIABLE = "OMP_NUM_THREADS"
 
@@ -73,13 +72,3 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
             program.found_nothing(FIX.id, because(Skip.PROGRAM_SETS, setting=f"{has} threads"))
 
     program.after_first_step(FIX.id, look)
-
-
-def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return (
-        Import(file="", text="import torch"),
-        Top(
-            file="", where="after imports", text=str(applied.targets[0].done.facts["statement"]),
-            why="measured on this machine: choose again on another",
-        ),
-    )  # fmt: skip
