@@ -22,7 +22,7 @@ from ridgeline.report.document import (
 from ridgeline.report.numbers import MIN_EXACT_SHARE, time
 from ridgeline.report.plain import kernel_name
 from ridgeline.report.views.trace import check_paragraph
-from ridgeline.report.views.trace_data import LeftOut, check_data, left_out_files, numbers
+from ridgeline.report.views.trace_data import LeftOut, left_out_files, numbers, record_data
 
 SCHEMA = "ridgeline.trace-comparison/1"
 KINDS = {
@@ -113,7 +113,7 @@ def data(c: TraceComparison, left_out: Sequence[LeftOut] = ()) -> dict[str, Any]
         "before_ms": c.before_ns / 1e6,
         "after_ms": c.after_ns / 1e6,
         "change_ms": (c.after_ns - c.before_ns) / 1e6,
-        "validation": [check_data(check) for check in c.validation],
+        "validation": [record_data(check) for check in c.validation],
         "differences": [_difference(d) for d in c.differences],
         "note": c.note,
     }

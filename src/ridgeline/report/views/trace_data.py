@@ -6,24 +6,23 @@ _bytes, _per_s. null means that a figure is not in the trace or cannot be believ
 says which. Times of events (`at_ms`) count from the start of the window.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from ridgeline.records.facts import Check, Confidence, Trust
+from ridgeline.records.facts import Confidence, Trust
 from ridgeline.records.finding import Findings
 from ridgeline.records.trace import (
     DeviceTime,
     Gap,
     IdleCause,
-    KernelRow,
+    Launch,
     MemoryCurve,
-    ModuleRow,
-    OpRow,
     Place,
     RankTime,
     RooflineRow,
+    StepTime,
     TraceStudy,
     Window,
 )
@@ -134,28 +133,28 @@ def data(
         "verdict_trust": _trust(study.trust),
         **findings_data(findings or Findings()),
         "window": _window(study.window),
-        "validation": [check_data(c) for c in study.validation],
+        "validation": [record_data(c) for c in study.validation],
         "device": _all_devices(study),
         "devices": [_device(d, study.window) for d in study.devices],
         "idle": {
             "ms": ms(study.idle.total_ns), "gaps": study.idle.gaps, **_trust(study.idle.trust)
         },
         "idle_causes": [_cause(c) for c in study.idle.causes],
-        "gaps": [_gap(g, study.window) for g in study.idle.top],
+        "gaps": [_event(g, study.window) for g in study.idle.top],
         "gap_lengths": [
             {"up_to_ms": ms(most), "gaps": count, "ms": ms(ns)}
             for most, count, ns in study.idle.histogram
         ],
         **_work(study),
-        "launch": _launch(study),
-        "overlap": _overlap(study),
-        "phases": [
-            {"phase": p.phase, "host_ms": ms(p.host_ns), "device_ms": ms(p.device_ns),
-             "share_pct": pct(p.share)}
-            for p in study.phases
-        ],
+        "launch": _launch(study.launch),
+        "overlap": record_data(
+            study.overlap, renamed={"host_ns": "host_only_ms", "device_ns": "device_only_ms"}
+        ),
+        "phases": [record_data(p) for p in study.phases],
         "memory": [_memory(m, study.window) for m in study.memory],
-        "critical_path": _critical_path(study),
+        "critical_path": record_data(
+            study.critical_path, renamed={"total_ns": "ms"}, or_none=("of",)
+        ),
         **_ranks(study),
         "missing": list(study.missing),
         "problems": list(findings.problems) if findings is not None else [],
@@ -179,65 +178,60 @@ def pct(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def _window(w: Window) -> dict[str, Any]:
-    return {"start_ms": ms(w.start_ns), "end_ms": ms(w.end_ns), "ms": ms(w.ns), "basis": w.basis,
-            "steps": w.steps, "note": w.note}  # fmt: skip
+_SHARES = {
+    "share", "covered", "linked", "empty_queue", "small_kernels", "small_kernel_time",
+    "tensor_core_time", "attained", "overlap",
+}  # fmt: skip
+"""Fields of records that are shares: they are shown in per cent."""
 
 
-def check_data(c: Check) -> dict[str, Any]:
-    return {"id": c.id, "severity": c.severity, "claim": c.claim, "count": c.count,
-            "affects": list(c.affects)}  # fmt: skip
+def record_data(
+    record: Struct,
+    *,
+    renamed: Mapping[str, str] | None = None,
+    without: Collection[str] = (),
+    or_none: Collection[str] = (),
+) -> dict[str, Any]:
+    """Return a record's fields as figures in the unit that the name of each ends with: times in
+    milliseconds (or microseconds, where a field is `renamed` so), shares in per cent. The fields of
+    a place and of a trust stand beside the others. An empty text of `or_none` becomes None."""
+    made: dict[str, Any] = {}
+    for name in record.__struct_fields__:
+        value = getattr(record, name)
+        key = (renamed or {}).get(name) or _key(name)
+        if name in without:
+            continue
+        if isinstance(value, Trust):
+            made |= _trust(value)
+        elif name == "place":
+            made |= _place(value)
+        elif _is_time(name):
+            made[key] = us(value) if key.endswith("_us") else ms(value)
+        elif key.endswith("_pct"):
+            made[key] = pct(value)
+        elif key.endswith("_gb_per_s"):
+            made[key] = None if value is None else value / 1e9
+        elif isinstance(value, tuple):
+            made[key] = [record_data(v) if isinstance(v, Struct) else v for v in value]
+        else:
+            made[key] = None if name in or_none and value == "" else value
+    return made
+
+
+def _is_time(name: str) -> bool:
+    return name == "ns" or name.endswith("_ns")
+
+
+def _key(name: str) -> str:
+    if _is_time(name):
+        return f"{name[:-2]}ms"
+    if name.endswith("_bytes_s"):
+        return f"{name.removesuffix('_bytes_s')}_gb_per_s"
+    return f"{name}_pct" if name in _SHARES else name
 
 
 def _trust(t: Trust) -> dict[str, Any]:
     return {"confidence": t.confidence, "why": t.why}
-
-
-def _all_devices(study: TraceStudy) -> dict[str, Any]:
-    whole = all_devices(study)
-    return {
-        "busy_pct": pct(whole.part(whole.busy_ns)),
-        "idle_pct": pct(whole.part(whole.idle_ns)),
-        "busy_ms": ms(whole.busy_ns),
-        "idle_ms": ms(whole.idle_ns),
-        "window_ms": ms(whole.window_ns),
-        **_trust(whole.trust),
-    }
-
-
-def _device(d: DeviceTime, window: Window) -> dict[str, Any]:
-    whole = d.window.ns
-
-    def part(ns: int | None) -> float | None:
-        return None if ns is None or whole <= 0 else 100 * ns / whole
-
-    return {
-        "device": d.device,
-        "name": d.name,
-        "rank": d.rank,
-        "window": _window(d.window),
-        "busy_pct": part(d.busy_ns),
-        "idle_pct": part(d.idle_ns),
-        "busy_ms": ms(d.busy_ns),
-        "idle_ms": ms(d.idle_ns),
-        "kernel_ms": ms(d.kernel_ns),
-        "communication_ms": ms(d.communication_ns),
-        "exposed_communication_ms": ms(d.exposed_communication_ns),
-        "copy_ms": ms(d.copy_ns),
-        "exposed_copy_ms": ms(d.exposed_copy_ns),
-        "operations": d.operations,
-        "streams": [
-            {"stream": s.stream, "busy_ms": ms(s.busy_ns), "busy_pct": part(s.busy_ns),
-             "operations": s.operations}
-            for s in d.streams
-        ],
-        "steps": [
-            {"name": s.name, "at_ms": ms(s.start_ns - window.start_ns), "ms": ms(s.dur_ns),
-             "busy_ms": ms(s.busy_ns), "idle_ms": ms(s.idle_ns), "whole": s.whole}
-            for s in d.steps
-        ],
-        **_trust(d.trust),
-    }  # fmt: skip
 
 
 def _place(p: Place | None) -> dict[str, Any]:
@@ -246,145 +240,86 @@ def _place(p: Place | None) -> dict[str, Any]:
     return {"file": p.file, "line": p.line, "function": p.function}
 
 
-def _cause(c: IdleCause) -> dict[str, Any]:
+def _window(w: Window) -> dict[str, Any]:
+    return {**record_data(w, without=("by_steps",)), "ms": ms(w.ns)}
+
+
+def _part_pct(ns: int | None, whole_ns: int) -> float | None:
+    return None if ns is None or whole_ns <= 0 else 100 * ns / whole_ns
+
+
+def _all_devices(study: TraceStudy) -> dict[str, Any]:
+    whole = all_devices(study)
+    parts = {"busy_pct": pct(whole.part(whole.busy_ns)), "idle_pct": pct(whole.part(whole.idle_ns))}
+    return {**parts, **record_data(whole)}
+
+
+def _device(d: DeviceTime, window: Window) -> dict[str, Any]:
+    whole = d.window.ns
     return {
-        "cause": c.cause,
-        "ms": ms(c.ns),
-        "share_pct": pct(c.share),
-        **_place(c.places[0] if c.places else None),
-        "gaps": c.gaps,
-        "says": c.says,
-        "places": [{**_place(p), "ms": ms(p.ns)} for p in c.places],
+        **record_data(d, without=("window", "streams", "steps")),
+        "window": _window(d.window),
+        "busy_pct": _part_pct(d.busy_ns, whole),
+        "idle_pct": _part_pct(d.idle_ns, whole),
+        "streams": [{**record_data(s), "busy_pct": _part_pct(s.busy_ns, whole)} for s in d.streams],
+        "steps": [_event(s, window) for s in d.steps],
     }
 
 
-def _gap(g: Gap, window: Window) -> dict[str, Any]:
-    return {"device": g.device, "at_ms": ms(g.start_ns - window.start_ns), "ms": ms(g.dur_ns),
-            "cause": g.cause, "before": g.before, "after": g.after, "host": g.host,
-            **_place(g.place), "step": g.step}  # fmt: skip
+def _event(event: StepTime | Gap, window: Window) -> dict[str, Any]:
+    length = record_data(event, renamed={"dur_ns": "ms"}, without=("start_ns",))
+    return {"at_ms": ms(event.start_ns - window.start_ns), **length}
+
+
+def _cause(c: IdleCause) -> dict[str, Any]:
+    return {**record_data(c), **_place(c.places[0] if c.places else None)}
 
 
 def _work(study: TraceStudy) -> dict[str, Any]:
     roofline = study.roofline
+    kernel = {"total_ns": "ms", "mean_ns": "mean_us", "least_ns": "min_us", "most_ns": "max_us"}
     return {
-        "kernels": [_kernel(k) for k in study.kernels],
+        "kernels": [record_data(k, renamed=kernel, or_none=("op",)) for k in study.kernels],
         "kernels_left_out": study.kernels_left_out,
-        "ops": [_op(o) for o in study.ops],
-        "shapes": [_op(o) for o in study.shapes],
-        "modules": [_module(m) for m in study.modules],
-        "categories": [
-            {"category": c.category, "ms": ms(c.device_ns), "share_pct": pct(c.share),
-             "count": c.count}
-            for c in study.categories
-        ],
+        "ops": [record_data(o, or_none=("shape",)) for o in study.ops],
+        "shapes": [record_data(o, or_none=("shape",)) for o in study.shapes],
+        "modules": [record_data(m) for m in study.modules],
+        "categories": [record_data(c, renamed={"device_ns": "ms"}) for c in study.categories],
         "roofline": [_roofline_row(r) for r in roofline.rows],
         "roofline_coverage": {
-            "device": roofline.device,
-            "covered_pct": pct(roofline.covered),
+            **record_data(roofline, without=("rows", "uncovered")),
             "uncovered": [{"op": name, "ms": ms(ns)} for name, ns in roofline.uncovered],
-            **_trust(roofline.trust),
         },
-        "regions": [
-            {"kind": r.kind, "name": r.name, "count": r.count, "host_ms": ms(r.host_ns),
-             "device_ms": ms(r.device_ns), "operations": r.operations, "note": r.note}
-            for r in study.regions
-        ],
-    }  # fmt: skip
-
-
-def _kernel(k: KernelRow) -> dict[str, Any]:
-    return {"name": k.name, "category": k.category, "count": k.count, "ms": ms(k.total_ns),
-            "share_pct": pct(k.share), "mean_us": us(k.mean_ns), "min_us": us(k.least_ns),
-            "max_us": us(k.most_ns), "op": k.op or None,
-            "tensor_cores": k.tensor_cores}  # fmt: skip
-
-
-def _op(o: OpRow) -> dict[str, Any]:
-    return {"name": o.name, "shape": o.shape or None, "category": o.category, "count": o.count,
-            "host_ms": ms(o.host_ns), "host_self_ms": ms(o.host_self_ns),
-            "device_ms": ms(o.device_ns), "device_self_ms": ms(o.device_self_ns),
-            "share_pct": pct(o.share)}  # fmt: skip
-
-
-def _module(m: ModuleRow) -> dict[str, Any]:
-    return {"path": m.path, "kind": m.kind, "depth": m.depth, "count": m.count,
-            "host_ms": ms(m.host_ns), "device_ms": ms(m.device_ns),
-            "device_self_ms": ms(m.device_self_ns), "share_pct": pct(m.share)}  # fmt: skip
-
-
-def _roofline_row(r: RooflineRow) -> dict[str, Any]:
-    return {"op": r.op, "shape": r.shape, "dtype": r.dtype, "count": r.count,
-            "ms": ms(r.device_ns), "share_pct": pct(r.share), "flops": r.flops, "bytes": r.bytes,
-            "flops_per_s": r.flops_s, "bytes_per_s": r.bytes_s,
-            "tflops_per_s": r.flops_s / 1e12, "gb_per_s": r.bytes_s / 1e9,
-            "flops_per_byte": r.intensity, "bound": r.bound or None,
-            "attained_pct": pct(r.attained), "over_ceiling": r.over_ceiling,
-            "ceiling_per_s": r.ceiling, "source": r.source,
-            "note": r.note}  # fmt: skip
-
-
-def _launch(study: TraceStudy) -> dict[str, Any]:
-    found = study.launch
-    return {
-        "of": found.of or None,
-        "launches": found.launches,
-        "per_step": found.per_step,
-        "median_latency_us": us(found.median_latency_ns),
-        "p95_latency_us": us(found.p95_latency_ns),
-        "median_call_us": us(found.median_call_ns),
-        "linked_pct": pct(found.linked),
-        "median_queue": found.median_queue,
-        "empty_queue_pct": pct(found.empty_queue),
-        "small_kernels_pct": pct(found.small_kernels),
-        "small_kernel_time_pct": pct(found.small_kernel_time),
-        "tensor_core_time_pct": pct(found.tensor_core_time),
-        **_trust(found.trust),
+        "regions": [record_data(r) for r in study.regions],
     }
 
 
-def _overlap(study: TraceStudy) -> dict[str, Any]:
-    o = study.overlap
-    return {"both_ms": ms(o.both_ns), "host_only_ms": ms(o.host_ns),
-            "device_only_ms": ms(o.device_ns), "neither_ms": ms(o.neither_ns),
-            **_trust(o.trust)}  # fmt: skip
+def _roofline_row(r: RooflineRow) -> dict[str, Any]:
+    renamed = {
+        "device_ns": "ms", "flops_s": "flops_per_s", "bytes_s": "bytes_per_s",
+        "intensity": "flops_per_byte", "ceiling": "ceiling_per_s",
+    }  # fmt: skip
+    rates = {"tflops_per_s": r.flops_s / 1e12, "gb_per_s": r.bytes_s / 1e9}
+    return {**record_data(r, renamed=renamed, or_none=("bound",)), **rates}
+
+
+def _launch(found: Launch) -> dict[str, Any]:
+    times = ("median_latency_ns", "p95_latency_ns", "median_call_ns")
+    renamed = {name: name.replace("_ns", "_us") for name in times}
+    return record_data(found, renamed=renamed, or_none=("of",))
 
 
 def _memory(m: MemoryCurve, window: Window) -> dict[str, Any]:
+    named = ("peak_step", "peak_phase", "peak_op", "peak_module")
     return {
-        "device": m.device,
-        "peak_bytes": m.peak_bytes,
+        **record_data(m, without=("points", "peak_ns"), or_none=named),
         "peak_at_ms": ms(m.peak_ns - window.start_ns),
-        "peak_step": m.peak_step or None,
-        "peak_phase": m.peak_phase or None,
-        "peak_op": m.peak_op or None,
-        "peak_module": m.peak_module or None,
-        "start_bytes": m.start_bytes,
-        "end_bytes": m.end_bytes,
         "reserved_peak_bytes": m.reserved_peak_bytes if m.reserved_peak_bytes >= 0 else None,
-        "events": m.events,
-        "note": m.note,
         "points": [
             [ms(at - window.start_ns), allocated, reserved if reserved >= 0 else None]
             for at, allocated, reserved in m.points
         ],
     }
-
-
-def _critical_path(study: TraceStudy) -> dict[str, Any]:
-    path = study.critical_path
-    return {
-        "of": path.of or None,
-        "ms": ms(path.total_ns),
-        "host_ms": ms(path.host_ns),
-        "device_ms": ms(path.device_ns),
-        "wait_ms": ms(path.wait_ns),
-        "top": [
-            {"what": p.what, "side": p.side, "ms": ms(p.ns), "share_pct": pct(p.share),
-             "count": p.count}
-            for p in path.top
-        ],
-        **_trust(path.trust),
-    }  # fmt: skip
 
 
 def _ranks(study: TraceStudy) -> dict[str, Any]:
@@ -393,38 +328,22 @@ def _ranks(study: TraceStudy) -> dict[str, Any]:
         return {"ranks": [], "collectives": [], "late": "", "rank_matching": None}
     return {
         "ranks": [_rank(r) for r in found.ranks],
-        "collectives": [
-            {"name": c.name, "group": c.group, "count": c.count, "bytes": c.bytes,
-             "wire_ms": ms(c.wire_ns), "wait_ms": ms(c.wait_ns), "skew_ms": ms(c.skew_ns),
-             "algorithm_gb_per_s": _giga(c.algorithm_bytes_s),
-             "bus_gb_per_s": _giga(c.bus_bytes_s), "late_rank": c.late_rank}
-            for c in found.collectives
-        ],
+        "collectives": [record_data(c) for c in found.collectives],
         "late": found.late,
-        "rank_matching": {"matched": found.matched, "unmatched": found.unmatched,
-                          **_trust(found.trust)},
-    }  # fmt: skip
+        "rank_matching": record_data(found, without=("ranks", "collectives", "late")),
+    }
 
 
 def _rank(r: RankTime) -> dict[str, Any]:
-    whole = r.window_ns
+    # Where waiting was not split, who came last is not known.
+    unknown = {"late_count": None, "caused_wait_ms": None} if r.wait_ns is None else {}
     return {
-        "rank": r.rank, "label": r.label, "window_ms": ms(whole),
-        "busy_ms": ms(r.busy_ns), "idle_ms": ms(r.idle_ns),
-        "busy_pct": None if r.busy_ns is None or whole <= 0 else 100 * r.busy_ns / whole,
-        "idle_pct": None if r.idle_ns is None or whole <= 0 else 100 * r.idle_ns / whole,
-        "compute_ms": ms(r.compute_ns), "communication_ms": ms(r.communication_ns),
-        "wait_ms": ms(r.wait_ns), "transfer_ms": ms(r.transfer_ns),
-        "exposed_communication_ms": ms(r.exposed_communication_ns), "overlap_pct": pct(r.overlap),
-        "clock_offset_ms": ms(r.clock_offset_ns),
-        "late_count": None if r.wait_ns is None else r.late_count,
-        "caused_wait_ms": None if r.wait_ns is None else ms(r.caused_wait_ns),
+        **record_data(r, without=("doing",)),
+        "busy_pct": _part_pct(r.busy_ns, r.window_ns),
+        "idle_pct": _part_pct(r.idle_ns, r.window_ns),
+        **unknown,
         "doing": [{"what": activity.label, "ms": ms(activity.ns)} for activity in r.doing],
-    }  # fmt: skip
-
-
-def _giga(value: float | None) -> float | None:
-    return None if value is None else value / 1e9
+    }
 
 
 def figures(study: TraceStudy, findings: Findings | None = None) -> Figures:
