@@ -16,12 +16,9 @@ from msgspec.structs import replace
 from ridgeline.errors import RidgelineError
 from ridgeline.fixes.fix import compiles_first
 from ridgeline.harness.capture import live
-from ridgeline.harness.capture.seams import Seams
 from ridgeline.harness.trials.ending import RESULT, Ending
 from ridgeline.harness.trials.function_edits import found_at
 from ridgeline.harness.trials.loader_queue import made_ahead
-from ridgeline.harness.trials.random_draws import LoaderDraws
-from ridgeline.harness.trials.session import OutputSeams, apply_fixes
 from ridgeline.harness.trials.timed_steps import is_timed, later_steps
 from ridgeline.harness.trials.trial_process import COMPILED, Outcome, are_on_device, sustained_times
 from ridgeline.harness.usercode.load import first_words
@@ -132,20 +129,14 @@ class FunctionBench(BudgetedBench):
     def _run(self, plan: Plan, process: SavedProcess) -> Trial:
         torch, subject = self._torch, self._subject
         directory = self._trial_directory(plan.fixes)
-        loader_draws = LoaderDraws(torch)
-        loader_draws.install()
         program = FunctionProgram(torch, subject)
         session = FunctionSession(torch, directory, plan, program)
         try:
-            session.set_draws()
             for edit in plan.functions:
                 process.save_code(found_at(edit))
-            apply_fixes(program, plan)
             if subject.device == "cuda":
                 torch.cuda.reset_peak_memory_stats()
-            (Seams if subject.trains else OutputSeams)(torch, session).put_on()
-            live.follow_forks()
-            live.session = live.listener = session
+            session.begin(sees_outputs=not subject.trains)
             program.alter_optimizer()
             run = program.step_function(tuple(one.fix for one in plan.fixes), session, self._state)
             loader = program.altered_loader()
@@ -159,7 +150,7 @@ class FunctionBench(BudgetedBench):
                     returned = run(batch)
                     session.step_over(batch, None if subject.trains else returned)
                     taken += 1
-                Ending(directory, plan, session, loader_draws, 0, 1).write()
+                Ending(session).write()
             finally:
                 batches.close()
         finally:

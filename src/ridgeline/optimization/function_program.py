@@ -195,7 +195,7 @@ class FunctionSession(TrialSession):
     def call_begins(self, module: Any, args: Any, kwargs: Any) -> Any:
         if not self._recording:
             return super().call_begins(module, args, kwargs)
-        if (self._torch.is_grad_enabled() and module.training) or not self._plan.trains:
+        if (self._torch.is_grad_enabled() and module.training) or not self.plan.trains:
             self._calls.append((module, self._detached(args), self._detached(kwargs)))
         self.gate.closed = True
         return _RECORDED

@@ -9,11 +9,9 @@ from typing import Any
 import msgspec
 
 from ridgeline.fixes.program import Program
-from ridgeline.harness.capture import launch, live
-from ridgeline.harness.capture.seams import Seams
+from ridgeline.harness.capture import launch
 from ridgeline.harness.trials.ending import Ending
-from ridgeline.harness.trials.random_draws import LoaderDraws
-from ridgeline.harness.trials.session import OutputSeams, TrialSession, apply_fixes
+from ridgeline.harness.trials.session import TrialSession
 from ridgeline.records.trial import Plan
 
 RANKS = "ranks"
@@ -32,16 +30,9 @@ def _begin(torch: Any, home: Path) -> None:
     launch.seed_generators(torch, plan.seed)
     rank = int(os.environ.get("RANK", "0") or 0)
     world = int(os.environ.get("WORLD_SIZE", "1") or 1)
-    loader_draws = LoaderDraws(torch)
-    loader_draws.install()
-    program = Program(torch)
-    session = TrialSession(torch, home, plan, program, rank, world)
-    session.set_draws()
-    apply_fixes(program, plan)
-    (Seams if plan.trains else OutputSeams)(torch, session).put_on()
-    live.follow_forks()
-    live.session = live.listener = session
-    Ending(home, plan, session, loader_draws, rank, world).install()
+    session = TrialSession(torch, home, plan, Program(torch), rank, world)
+    session.begin(sees_outputs=not plan.trains)
+    Ending(session, rank, world).install()
 
 
 def _begin_in_children(home: Path) -> None:

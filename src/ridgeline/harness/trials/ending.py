@@ -6,37 +6,24 @@ a thread that never ends would turn the end of a trial into a result, or let it 
 
 import contextlib
 import resource
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ridgeline.harness.capture.program_exit import LastWords
 from ridgeline.harness.trials.process_memory import others_bytes, own_peak_bytes
-from ridgeline.harness.trials.random_draws import LoaderDraws
 from ridgeline.harness.trials.session import TrialSession
 from ridgeline.records.facts import because
 from ridgeline.records.reason_codes import Skip
-from ridgeline.records.trial import Plan, Trial
+from ridgeline.records.trial import Trial
 
 RESULT = "trial.msgpack"
 """Not JSON, which has no nan: a loss that broke would come back as one that was not seen."""
 
 
 class Ending:
-    def __init__(
-        self,
-        home: Path,
-        plan: Plan,
-        session: TrialSession,
-        loader_draws: LoaderDraws,
-        rank: int,
-        world: int,
-    ) -> None:
-        self._home = home
-        self._plan = plan
+    def __init__(self, session: TrialSession, rank: int = 0, world: int = 1) -> None:
         self._session = session
-        self._loader_draws = loader_draws
         self._rank = rank
         self._world = world
         self._written = False
@@ -55,9 +42,10 @@ class Ending:
         with contextlib.suppress(Exception):
             self._session.meter.close()
         data = msgspec.msgpack.encode(self._trial())
-        temporary = self._home / f".{RESULT}"
+        home = self._session.directory
+        temporary = home / f".{RESULT}"
         temporary.write_bytes(data)
-        temporary.replace(self._home / RESULT)
+        temporary.replace(home / RESULT)
 
     def _unmoved(self) -> tuple[str, ...]:
         watch = self._session.watch
@@ -69,7 +57,7 @@ class Ending:
             return ()
 
     def _trial(self) -> Trial:
-        session, plan = self._session, self._plan
+        session, plan = self._session, self._session.plan
         watch = session.watch
         try:
             watch.finish()
@@ -104,7 +92,7 @@ class Ending:
             device="cuda" if cuda else "cpu",
             draws=watch.draws is not False,
             undropped=None if session.progress.compiling.seen else watch.undropped,
-            workers_draw=self._loader_draws.in_workers,
+            workers_draw=session.loader_draws.in_workers,
             jitter=plan.jitter,
             settings=tuple(watch.settings),
             queue=session.queue.noted,

@@ -8,13 +8,14 @@ from typing import Any
 
 from ridgeline.fixes.fix import find_fix
 from ridgeline.fixes.program import Program
+from ridgeline.harness.capture import live
 from ridgeline.harness.capture.seams import Seams
 from ridgeline.harness.capture.session import MAX_FAULTS, Session
 from ridgeline.harness.capture.step_boundaries import End
 from ridgeline.harness.trials.function_edits import rewrite
 from ridgeline.harness.trials.loader_queue import QueueWatch
 from ridgeline.harness.trials.process_memory import ON_DEVICE
-from ridgeline.harness.trials.random_draws import NoDropout
+from ridgeline.harness.trials.random_draws import LoaderDraws, NoDropout
 from ridgeline.harness.trials.timed_steps import EnergyMeter
 from ridgeline.harness.trials.watched_steps import Watch
 from ridgeline.harness.usercode.forked_work import FORK_MARK, DirectWork, ForkedWork
@@ -36,8 +37,9 @@ class TrialSession(Session):
         """Ends the program; called when its last step has ended."""
         self._not_steps = 0
         """How many were counted as steps and were none: see `_only_calls`."""
-        self._plan = plan
-        self._directory = directory
+        self.plan = plan
+        self.directory = directory
+        self.loader_draws = LoaderDraws(torch)
         self._jitter = plan.jitter
         self.steps = plan.steps
         """How many steps are taken at least."""
@@ -54,14 +56,24 @@ class TrialSession(Session):
     def _work(self, directory: Path) -> DirectWork:
         return ForkedWork(self._torch, directory / FORK_MARK)
 
-    def set_draws(self) -> None:
+    def begin(self, *, sees_outputs: bool) -> None:
+        """Apply the fixes of the plan, and listen to the program from now on: with `sees_outputs`
+        also to what its modules return, which is all that a program without training computes."""
+        self.loader_draws.install()
+        self._set_draws()
+        apply_fixes(self.program, self.plan)
+        (OutputSeams if sees_outputs else Seams)(self._torch, self).put_on()
+        live.follow_forks()
+        live.session = live.listener = self
+
+    def _set_draws(self) -> None:
         """Make the program draw random numbers as the plan says."""
-        if self._plan.draws != "own":
+        if self.plan.draws != "own":
             setattr(import_module("torch._inductor.config"), "fallback_random", True)  # noqa: B010
-        if self._plan.draws == "none":
+        if self.plan.draws == "none":
             no_dropout = NoDropout(self._torch)
             no_dropout.install()
-            if not any(find_fix(one.fix).fix.slot == "compile" for one in self._plan.fixes):
+            if not any(find_fix(one.fix).fix.slot == "compile" for one in self.plan.fixes):
                 self.watch.no_dropout = no_dropout  # calls of a compiled model are not seen
 
     def input_seen(self, iterator: Any, batch: Any) -> Any:
@@ -72,7 +84,7 @@ class TrialSession(Session):
         if not self.progress.off and self._jit_traces() is None:
             in_training = module.training or self._eval_trains
             trains = self._torch.is_grad_enabled() and in_training
-            if trains or not self._plan.trains:
+            if trains or not self.plan.trains:
                 if trains and self._stepping.ends_with_forward and not self._in_closure:
                     self._guarded(self._end_before, module)
                 if self._jitter and next(module.parameters(), None) is not None:
@@ -84,7 +96,7 @@ class TrialSession(Session):
                 self.program.call_begins(module, args, kwargs)
                 self._apart(self.watch.changed, module)
         token = super().call_begins(module, args, kwargs)
-        if token is not None and not (self._plan.trains or self.watch.over):
+        if token is not None and not (self.plan.trains or self.watch.over):
             self._awaited = module
         return token
 
@@ -161,7 +173,7 @@ class TrialSession(Session):
     def _read_meter(self, compiled: bool) -> None:
         """Begin after the step that follows the last watched one, which is not timed, and begin
         again after a step that compiles."""
-        taken, first = self._taken, self._plan.watch + 1
+        taken, first = self._taken, self.plan.watch + 1
         if taken == first or (taken > first and compiled):
             self._timed_ns = self.progress.clock()
             self.meter.begin(taken)
@@ -170,7 +182,7 @@ class TrialSession(Session):
 
     def _look_if_due(self) -> None:
         """Note the parameters before the last step, which shows whether they still move."""
-        due = self._plan.watch < self.steps <= self._taken + 1
+        due = self.plan.watch < self.steps <= self._taken + 1
         if due and self.watch.over and not self.goes_on:
             self.progress.system.end()
             self._apart(self.watch.later.look, self.progress.index)
@@ -178,13 +190,13 @@ class TrialSession(Session):
 
     def _mark_device(self) -> None:
         if self._torch.cuda.is_initialized():
-            (self._directory / ON_DEVICE).touch()
+            (self.directory / ON_DEVICE).touch()
 
     @property
     def goes_on(self) -> bool:
         """Whether the timed steps have not taken long enough yet, however many they are."""
         passed_s = (self.progress.clock() - self._timed_ns) / 1e9
-        return self._timed_ns > 0 and passed_s < self._plan.least_s
+        return self._timed_ns > 0 and passed_s < self.plan.least_s
 
     @property
     def _taken(self) -> int:
@@ -200,7 +212,7 @@ class TrialSession(Session):
         """Whether no backward has come yet in a program that trains: it calls a cell once per
         token, or a policy once per move, and what is counted as steps are parts of the first that
         trains."""
-        return self._plan.trains and self._stepping.mode == "call"
+        return self.plan.trains and self._stepping.mode == "call"
 
     def _stop_if_due(self) -> None:
         due = self._taken >= self.steps and not self._only_calls
@@ -252,8 +264,7 @@ def _nothing(makes_batches: bool = False) -> None:
 
 
 class OutputSeams(Seams):
-    """The seams of a program that does not train: they also see what its modules return, which is
-    all that such a program computes."""
+    """The seams of a program that does not train: they also see what its modules return."""
 
     def __init__(self, torch: Any, session: TrialSession) -> None:
         super().__init__(torch, session)
