@@ -1,12 +1,9 @@
 """Runs trials of a step function in this process. Each begins in the same state, and nothing of it
 is left when it is over."""
 
-import os
 import shutil
 import time
-import warnings
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +12,7 @@ from msgspec.structs import replace
 
 from ridgeline.errors import RidgelineError
 from ridgeline.fixes.fix import compiles_first
-from ridgeline.harness.capture import live
 from ridgeline.harness.trials.ending import RESULT, Ending
-from ridgeline.harness.trials.function_edits import found_at
 from ridgeline.harness.trials.loader_queue import made_ahead
 from ridgeline.harness.trials.timed_steps import is_timed, later_steps
 from ridgeline.harness.trials.trial_process import COMPILED, Outcome, are_on_device, sustained_times
@@ -35,13 +30,10 @@ from ridgeline.optimization.function_program import (
     FunctionProgram,
     FunctionSession,
     StepSubject,
+    end_session,
+    process_lent,
 )
-from ridgeline.optimization.function_state import (
-    SavedProcess,
-    SavedState,
-    everything_restored,
-    time_limit,
-)
+from ridgeline.optimization.function_state import SavedState, time_limit
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.trial import Asked, Draws, FunctionEdit, Plan, Trial, TrialFailure
@@ -84,17 +76,14 @@ class FunctionBench(BudgetedBench):
         """Run a trial. What the unchanged step raises in its first trial is raised here."""
         plan = self._planned(fixes, jitter, draws)
         began = time.perf_counter()
-        if draws != "own" or compiles_first(fixes):
-            for name in ("torch._dynamo.config", "torch._inductor.config"):
-                import_module(name)  # before their settings are saved
         failure: Reason | None = None
         trial, cut = None, False
-        with everything_restored(self._torch, self._state) as process:
+        compiles = draws != "own" or compiles_first(fixes)
+        compiled = self._folder(fixes) / COMPILED
+        with process_lent(self._torch, self._state, plan.functions, compiled, compiles=compiles):
             try:
-                with time_limit(self._limit_s(fixes)), warnings.catch_warnings():
-                    # The number of workers is one that we try, not the user's.
-                    warnings.filterwarnings("ignore", "This DataLoader will create")
-                    trial = self._run(plan, process)
+                with time_limit(self._limit_s(fixes)):
+                    trial = self._run(plan)
             except Exception as error:
                 out_of_time = self.left_s() <= self.held_s + MIN_TRIAL_S
                 cut = isinstance(error, TimeoutError) and out_of_time
@@ -126,14 +115,12 @@ class FunctionBench(BudgetedBench):
             return left_s
         return min(MAX_TRIAL_FACTOR * self._baseline_s + MAX_COMPILING_S, left_s)
 
-    def _run(self, plan: Plan, process: SavedProcess) -> Trial:
+    def _run(self, plan: Plan) -> Trial:
         torch, subject = self._torch, self._subject
         directory = self._trial_directory(plan.fixes)
         program = FunctionProgram(torch, subject)
         session = FunctionSession(torch, directory, plan, program)
         try:
-            for edit in plan.functions:
-                process.save_code(found_at(edit))
             if subject.device == "cuda":
                 torch.cuda.reset_peak_memory_stats()
             session.begin(sees_outputs=not subject.trains)
@@ -155,19 +142,14 @@ class FunctionBench(BudgetedBench):
                 batches.close()
         finally:
             program.is_on = False
-            session.farewell("finished", "")
             session.forget()
-            live.session = live.listener = None
-            if session.progress.compiling.seen:
-                # What it traced went through functions that are put back now.
-                import_module("torch._dynamo").reset()
+            end_session(session)
         return _read(directory, plan.watch + ahead, workers)
 
     def _trial_directory(self, fixes: tuple[Asked, ...]) -> Path:
         """Make the directory of a trial, in the folder of its set of fixes: what another set has
         compiled must not be found there."""
         home = self._folder(fixes)
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(home / COMPILED)
         directory = home / "trial"
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)

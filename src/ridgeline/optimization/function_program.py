@@ -4,8 +4,11 @@ itself."""
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +18,17 @@ from ridgeline.errors import UsageError
 from ridgeline.fixes.live_objects import LiveProgram, alter_optimizer, torch_class_of
 from ridgeline.fixes.program import Made, Program
 from ridgeline.fixes.step_graph import Run, StepFunction
+from ridgeline.harness.capture import live
+from ridgeline.harness.capture.session import Session
 from ridgeline.harness.capture.step_counts import NOTHING, batch_amount
 from ridgeline.harness.race.feeds import end_workers
+from ridgeline.harness.trials.function_edits import found_at
 from ridgeline.harness.trials.session import TrialSession
 from ridgeline.harness.usercode.forked_work import DirectWork
-from ridgeline.optimization.function_state import SavedState
+from ridgeline.optimization.function_state import SavedState, everything_restored
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.reason_codes import Skip
-from ridgeline.records.trial import Plan
+from ridgeline.records.trial import FunctionEdit, Plan
 
 _FORMS = {
     True: "write step(model, optimizer, batch), or step(batch) that closes over both",
@@ -128,6 +134,33 @@ class Batches:
         for one in (self._iterator, getattr(self._loader, "_iterator", None)):
             end_workers(one)
         self._iterator = None
+
+
+@contextlib.contextmanager
+def process_lent(
+    torch: Any, state: SavedState, edits: Iterable[FunctionEdit], compiled: Path, *, compiles: bool
+) -> Iterator[None]:
+    """Inside this context the caller's process is ours: fixes may be put on, and steps taken. At
+    its end everything they changed is put back. What they compile is kept in `compiled`."""
+    if compiles:
+        for name in ("torch._dynamo.config", "torch._inductor.config"):
+            import_module(name)  # before their settings are saved
+    with everything_restored(torch, state) as process, warnings.catch_warnings():
+        # The number of workers is one that we try, not the user's.
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(compiled)
+        for edit in edits:
+            process.save_code(found_at(edit))
+        yield
+
+
+def end_session(session: Session) -> None:
+    """Let the process be nobody's session again."""
+    session.farewell("finished", "")
+    live.session = live.listener = None
+    if session.progress.compiling.seen:
+        # What it traced went through functions that are put back now.
+        import_module("torch._dynamo").reset()
 
 
 _RECORDED = object()

@@ -2,27 +2,22 @@
 as long as the race asks for more."""
 
 import contextlib
-import os
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from ridgeline.fixes.fix import compiles_first
-from ridgeline.harness.capture import live
 from ridgeline.harness.race.requests import ListedRequests
 from ridgeline.harness.race.session import RaceSession
-from ridgeline.harness.trials.function_edits import found_at
 from ridgeline.harness.trials.trial_process import COMPILED
 from ridgeline.harness.usercode.load import first_words
 from ridgeline.optimization.bench import MIN_TRIAL_S
-from ridgeline.optimization.function_program import Batches, StepSubject
-from ridgeline.optimization.function_state import SavedState, everything_restored, time_limit
+from ridgeline.optimization.function_program import Batches, StepSubject, end_session, process_lent
+from ridgeline.optimization.function_state import SavedState, time_limit
 from ridgeline.optimization.race import COMPILING_LIMIT_S, SET_UP_LIMIT_S, SLOW_FACTOR
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.race import RaceMessage, RacePlan, RaceRequest
@@ -57,15 +52,9 @@ class FunctionRaceProcess:
             raise
 
     def _begin(self, plan: RacePlan, directory: Path, state: SavedState) -> None:
-        for name in ("torch._dynamo.config", "torch._inductor.config"):
-            import_module(name)  # before their settings are saved
-        process = self._undo.enter_context(everything_restored(self._torch, state))
-        self._undo.enter_context(warnings.catch_warnings())
-        # The number of workers is one that we try, not the user's.
-        warnings.filterwarnings("ignore", "This DataLoader will create")
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(self.compiled)
-        for edit in plan.functions:
-            process.save_code(found_at(edit))
+        self._undo.enter_context(
+            process_lent(self._torch, state, plan.functions, self.compiled, compiles=True)
+        )
         self._session = RaceSession(self._torch, directory, plan, self._requests, self._stop)
         self._session.end_steps_when_told()
         self._batches = Batches(self._subject.loader)
@@ -75,13 +64,8 @@ class FunctionRaceProcess:
 
     def _leave(self) -> None:
         """Take the race off the process."""
-        session = self._session
-        session.leave()
-        session.farewell("finished", "")
-        live.session = live.listener = None
-        if session.progress.compiling.seen:
-            # What it traced went through functions that are put back now.
-            import_module("torch._dynamo").reset()
+        self._session.leave()
+        end_session(self._session)
 
     def _stop(self) -> None:
         self._is_running = False
