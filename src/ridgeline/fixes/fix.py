@@ -150,3 +150,8 @@ def speedup_without(share: float | None) -> float | None:
     if share is None:
         return None
     return 1 / (1 - min(max(share, 0.0), MAX_SAVED_SHARE))
+
+
+def bound_of_input(ground: Ground) -> float | None:
+    """Return the bound if a step never waits for its batch."""
+    return speedup_without(ground.input_share)

@@ -4,7 +4,7 @@ again, so that a loss outside the model is computed as it was; and for float16 a
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -37,6 +37,10 @@ def trains_in(ground: Ground, *dtypes: str) -> bool:
     """Return whether a module has parameters of one of these types, or no types are known."""
     kinds = {kind for module in ground.modules for kind in module.dtypes}
     return not kinds or not kinds.isdisjoint(dtypes)
+
+
+def after(ground: Ground, options: Mapping[str, str]) -> Ground:
+    return replace(ground, in_16_bits=True)
 
 
 def bound(ground: Ground) -> float | None:

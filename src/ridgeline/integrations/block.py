@@ -7,7 +7,6 @@ import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from ridgeline.harness.capture import live, watching
@@ -74,12 +73,7 @@ class profile:
         begin(torch, str(self._run.path), self._settings)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         session = live.session
         if self._run is None or session is None:
             return

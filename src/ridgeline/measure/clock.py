@@ -8,10 +8,8 @@ The timer functions are bound when this module is imported, so that a program th
 does not change what is measured.
 """
 
-import gc
 import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from resource import getrusage
 from time import monotonic, perf_counter_ns, process_time_ns, thread_time_ns
 from typing import Protocol
@@ -19,6 +17,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from ridgeline.errors import RidgelineError, UsageError
+from ridgeline.measure.collection import collection_paused
 
 _THIS_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
 
@@ -61,13 +60,8 @@ class Clock(Protocol):
         outside the timed span, which is then the sum over the calls."""
 
 
-class WallClock:
-    """Reads perf_counter before and after the calls."""
-
-    name = "wall"
-    # perf_counter_ns advances in steps of 20 to 40 ns on Linux. 20 µs are 500 to 1000 such steps,
-    # so the resolution costs 0.2 % at most.
-    shortest_ns = 20_000.0
+class _BlockClock:
+    """Times blocks of calls, or calls one by one where something is done before each."""
 
     def now_ns(self) -> int:
         return perf_counter_ns()
@@ -75,8 +69,23 @@ class WallClock:
     def time(
         self, call: Callable[[], object], calls: int, before: Callable[[], object] | None = None
     ) -> Reading:
-        if before is not None:
-            return _one_by_one(self, call, calls, before)
+        if before is None:
+            return self._time(call, calls)
+        return _one_by_one(self._time, call, calls, before)
+
+    def _time(self, call: Callable[[], object], calls: int) -> Reading:
+        raise NotImplementedError
+
+
+class WallClock(_BlockClock):
+    """Reads perf_counter before and after the calls."""
+
+    name = "wall"
+    # perf_counter_ns advances in steps of 20 to 40 ns on Linux. 20 µs are 500 to 1000 such steps,
+    # so the resolution costs 0.2 % at most.
+    shortest_ns = 20_000.0
+
+    def _time(self, call: Callable[[], object], calls: int) -> Reading:
         with collection_paused():
             sleeps, thread = sleeps_so_far(), thread_time_ns()
             cpu = process_time_ns()
@@ -92,7 +101,7 @@ class WallClock:
         )
 
 
-class DeviceClock:
+class DeviceClock(_BlockClock):
     """Records CUDA events before and after the calls, and reads the wall clock as well.
 
     Events see only their own stream, so work on another stream would look free. The wall clock is
@@ -117,14 +126,7 @@ class DeviceClock:
             self._begin = torch.cuda.Event(enable_timing=True)
             self._end = torch.cuda.Event(enable_timing=True)
 
-    def now_ns(self) -> int:
-        return perf_counter_ns()
-
-    def time(
-        self, call: Callable[[], object], calls: int, before: Callable[[], object] | None = None
-    ) -> Reading:
-        if before is not None:
-            return _one_by_one(self, call, calls, before)
+    def _time(self, call: Callable[[], object], calls: int) -> Reading:
         cuda = self._torch.cuda
         with cuda.device(self._device), collection_paused():
             cuda.synchronize(self._device)
@@ -147,14 +149,17 @@ class DeviceClock:
 
 
 def _one_by_one(
-    clock: Clock, call: Callable[[], object], calls: int, before: Callable[[], object]
+    time: Callable[[Callable[[], object], int], Reading],
+    call: Callable[[], object],
+    calls: int,
+    before: Callable[[], object],
 ) -> Reading:
-    """Time the calls one by one and return the sums. The clock waits for the device before its span
+    """Time the calls one by one and return the sums. `time` waits for the device before its span
     begins, so work that `before` left running on the device is not counted."""
     readings = []
     for _ in range(calls):
         before()
-        readings.append(clock.time(call, 1))
+        readings.append(time(call, 1))
     issues = [r.issue_ns for r in readings if r.issue_ns is not None]
     threads = [r.thread_ns for r in readings if r.thread_ns is not None]
     sleeps = [r.sleeps for r in readings if r.sleeps is not None]
@@ -182,19 +187,6 @@ def clock_for(device: str) -> Clock:
     if kind == "cuda":
         return DeviceClock(device)
     raise UsageError(f"cannot time on device {device!r}: expected 'cpu', 'cuda' or 'cuda:N'")
-
-
-@contextmanager
-def collection_paused() -> Iterator[None]:
-    """Switch garbage collection off inside one sample. Over a whole run, reference cycles that hold
-    tensors would pile up until memory ran out."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class BudgetEnded(Exception):

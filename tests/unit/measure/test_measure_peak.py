@@ -108,7 +108,7 @@ def test_only_the_users_own_output_reaches_stderr(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import os, torch\n"
-        "from ridgeline.measure import measure_peak\n"
+        "from ridgeline.measure.peak import measure_peak\n"
         "measure_peak(lambda: os.write(2, b'mine\\n'), 'cpu', 0, 'inference')\n"
     )
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 
-from msgspec.structs import replace
-
 from ridgeline.fixes import precision
 from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.model_edits import around_call
+from ridgeline.fixes.precision import after, bound
 from ridgeline.fixes.program import Model, Program
 from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
@@ -14,6 +13,7 @@ from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Skip
 from ridgeline.records.trial import Applied
 
+__all__ = ["FIX", "after", "apply", "bound", "reason_to_skip", "source_edits"]
 FIX = Fix(
     id="autocast",
     group="model",
@@ -38,14 +38,6 @@ def reason_to_skip(ground: Ground) -> Reason | None:
     if ground.device == "cuda" and ground.capability < (8, 0):
         return because(Skip.GPU_LACKS, feature="bfloat16 in its tensor cores")
     return precision.reason_to_skip(ground)
-
-
-def bound(ground: Ground) -> float | None:
-    return precision.bound(ground)
-
-
-def after(ground: Ground, options: Mapping[str, str]) -> Ground:
-    return replace(ground, in_16_bits=True)
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 
-from msgspec.structs import replace
-
 from ridgeline.fixes import precision
 from ridgeline.fixes.fix import EditByHand, Fix, Source
 from ridgeline.fixes.model_edits import around_call, autocast_header
+from ridgeline.fixes.precision import after, bound
 from ridgeline.fixes.program import Model, Program
 from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
@@ -15,6 +14,7 @@ from ridgeline.records.reason_codes import ByHand, Done, Skip
 from ridgeline.records.trial import Applied
 from ridgeline.source.mixed_precision import scaler_edits
 
+__all__ = ["FIX", "after", "apply", "bound", "reason_to_skip", "source_edits"]
 FIX = Fix(
     id="autocast-fp16",
     group="model",
@@ -45,14 +45,6 @@ def reason_to_skip(ground: Ground) -> Reason | None:
     if len(ground.optimizers) != 1:
         return because(Skip.SEVERAL_OPTIMIZERS, optimizers=len(ground.optimizers))
     return precision.reason_to_skip(ground)
-
-
-def bound(ground: Ground) -> float | None:
-    return precision.bound(ground)
-
-
-def after(ground: Ground, options: Mapping[str, str]) -> Ground:
-    return replace(ground, in_16_bits=True)
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:

@@ -4,13 +4,11 @@ them in float32 and cast them at each call, which for a single token is most of 
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec.structs import replace
-
 from ridgeline.fixes import precision
 from ridgeline.fixes.fix import Fix, Source
 from ridgeline.fixes.model_edits import Facts, after_made
 from ridgeline.fixes.model_forward import tensors_in
-from ridgeline.fixes.precision import bound
+from ridgeline.fixes.precision import after, bound
 from ridgeline.fixes.program import Model, Program
 from ridgeline.harness.capture.places import user_line
 from ridgeline.records.edit import Edit
@@ -22,6 +20,7 @@ from ridgeline.records.trial import Applied
 __all__ = ["FIX", "after", "apply", "bound", "reason_to_skip", "source_edits"]
 DTYPE = "bfloat16"
 WHY = "each token reads half the bytes; buffers, such as positions, stay as they are"
+__all__ = ["FIX", "after", "apply", "reason_to_skip", "source_edits"]
 FIX = Fix(
     id="half-weights",
     group="model",
@@ -50,10 +49,6 @@ def reason_to_skip(ground: Ground) -> Reason | None:
         if one.startswith(("float", "bfloat")):
             return because(Skip.FLOATING_INPUTS, model=name)
     return precision.reason_to_skip(ground)
-
-
-def after(ground: Ground, options: Mapping[str, str]) -> Ground:
-    return replace(ground, in_16_bits=True)
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:

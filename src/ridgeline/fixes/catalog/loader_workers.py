@@ -6,7 +6,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from ridgeline.fixes import dataset
-from ridgeline.fixes.fix import Fix, speedup_without
+from ridgeline.fixes.fix import Fix
+from ridgeline.fixes.fix import bound_of_input as bound
 from ridgeline.fixes.program import Made, Program
 from ridgeline.machine.processor import usable_cores
 from ridgeline.records.facts import Reason, because
@@ -19,6 +20,7 @@ MAX_WORKERS = 16
 FEW_CORES = 4
 """On so few cores one worker is tried too: a step that uses them all can spare no more."""
 
+__all__ = ["FIX", "after", "apply", "bound", "brings", "choices", "reason_to_skip"]
 FIX = Fix(
     id="loader-workers",
     group="loader",
@@ -49,11 +51,6 @@ def reason_to_skip(ground: Ground) -> Reason | None:
     if fewest >= min(max(2 * each, 2), MAX_WORKERS) and "many-workers" not in ground.findings:
         return because(Skip.ENOUGH_WORKERS, workers=fewest, cores=each)
     return None
-
-
-def bound(ground: Ground) -> float | None:
-    """Return the bound if a step never waits for its batch."""
-    return speedup_without(ground.input_share)
 
 
 def choices(ground: Ground) -> tuple[dict[str, str], ...]:

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.fixes import dataset
-from ridgeline.fixes.fix import Fix, speedup_without
+from ridgeline.fixes.fix import Fix
+from ridgeline.fixes.fix import bound_of_input as bound
 from ridgeline.fixes.program import Made, Program
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Done, Skip
 
+__all__ = ["FIX", "apply", "bound", "reason_to_skip"]
 FIX = Fix(
     id="persistent-workers",
     group="loader",
@@ -58,10 +60,6 @@ def reason_to_skip(ground: Ground) -> Reason | None:
         return because(Skip.ALREADY_SET, setting="persistent workers")
     again = any(one.epochs > 1 for one in with_workers if not one.persistent_workers)
     return None if again else because(Skip.WORKERS_START_ONCE)
-
-
-def bound(ground: Ground) -> float | None:
-    return speedup_without(ground.input_share)
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from ridgeline.fixes.fix import Fix, speedup_without
+from ridgeline.fixes.fix import Fix
+from ridgeline.fixes.fix import bound_of_input as bound
 from ridgeline.fixes.program import Made, Program
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
@@ -12,6 +13,7 @@ DEFAULT_BATCHES_AHEAD = 2
 """Batches that a worker makes ahead by default."""
 MORE_BATCHES_AHEAD = 4
 
+__all__ = ["FIX", "apply", "bound", "choices", "reason_to_skip"]
 FIX = Fix(
     id="prefetch",
     group="loader",
@@ -37,10 +39,6 @@ def reason_to_skip(ground: Ground) -> Reason | None:
     ):
         return because(Skip.ALREADY_SET, setting=f"{MORE_BATCHES_AHEAD} batches ahead or more")
     return None
-
-
-def bound(ground: Ground) -> float | None:
-    return speedup_without(ground.input_share)
 
 
 def choices(ground: Ground) -> tuple[dict[str, str], ...]:

@@ -4,7 +4,6 @@
 import contextlib
 import os
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -63,12 +62,7 @@ class region(contextlib.ContextDecorator):
             self._tokens.append(listener.region_begins(self._name))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._tokens:
             token = self._tokens.pop()
             if listener is not None:

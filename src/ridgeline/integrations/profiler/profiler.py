@@ -6,7 +6,6 @@ measured or counted here; docs/profiler.md lists the differences.
 
 from collections import defaultdict
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ridgeline.integrations.profiler import layers
@@ -61,12 +60,7 @@ class Profiler:
         self._timer.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.elapsed = self._timer.stop()
 
     def count_parameters(self, model: Any) -> int:

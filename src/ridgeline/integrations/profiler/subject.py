@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import prod
 from time import perf_counter
-from types import TracebackType
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -245,12 +244,7 @@ class Timer(AbstractContextManager["Timer"]):
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
 
@@ -291,12 +285,7 @@ class MemoryProfiler(AbstractContextManager["MemoryProfiler"]):
             self._start_device_bytes = device.memory_allocated()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         current, peak = tracemalloc.get_traced_memory()
         if self._started_tracing:
             tracemalloc.stop()
@@ -307,7 +296,7 @@ class MemoryProfiler(AbstractContextManager["MemoryProfiler"]):
             self.peak_memory += device.max_memory_allocated() - self._start_device_bytes
             left = device.memory_allocated() - self._start_device_bytes
             self.allocated_memory += max(left, 0)
-        self._end_with_torch(kind, error, trace)
+        self._end_with_torch(*error)
 
     def _begin_with_torch(self) -> None:
         self.not_counted, self._torch_block = "", None
@@ -323,19 +312,14 @@ class MemoryProfiler(AbstractContextManager["MemoryProfiler"]):
         else:
             self._torch_block = block
 
-    def _end_with_torch(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _end_with_torch(self, *error: Any) -> None:
         if self._torch_block is None:
             if "torch" in sys.modules and not self.not_counted:
                 self.not_counted = "torch's memory on the CPU: torch was imported in the block"
             return
         from ridgeline.measure.peak import highest
 
-        self._torch_block.__exit__(kind, error, trace)
+        self._torch_block.__exit__(*error)
         self.peak_memory += highest(self._torch_deltas)
         self.allocated_memory += max(sum(self._torch_deltas), 0)
 

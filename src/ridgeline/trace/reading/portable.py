@@ -7,11 +7,9 @@ A piece is cut at its last `}, {` and the parser proves the cut: a piece that st
 decodes as an array was cut between two events. A piece that does not decode is read event by event.
 """
 
-import gc
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ from msgspec import DecodeError, Raw, ValidationError
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
+from ridgeline.measure.collection import collection_paused
 from ridgeline.trace.columns import RAW, kind_of
 from ridgeline.trace.reading.event import (
     ABSENT,
@@ -149,7 +148,7 @@ class Portable:
     # ------------------------------------------------------------ the protocol
 
     def scan(self, text: bytes, start: int) -> tuple[Stop, int]:
-        with _collector_off():
+        with collection_paused():  # it would go over millions of objects that form no cycle
             at = start
             while True:
                 stop, at = self._step(text, at)
@@ -420,18 +419,6 @@ def _new_chunk(rows: int) -> Chunk:
     }
     chunk["bytes"][:] = 0
     return chunk
-
-
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    """Hold back garbage collection, which would go over millions of objects that form no cycle."""
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()
 
 
 # ------------------------------------------------------------ pieces
