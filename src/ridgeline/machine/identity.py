@@ -95,17 +95,13 @@ def _architecture(properties: Any) -> str:
 @lru_cache
 def _driver() -> str:
     if torch.version.hip is not None:
-        try:
-            return Path("/sys/module/amdgpu/version").read_text().strip()
-        except OSError:
-            return f"ROCm {torch.version.hip}"
+        version = processor.system_text(Path("/sys/module/amdgpu/version"))
+        return version or f"ROCm {torch.version.hip}"
     with nvml.session() as library:
         if library is not None:
             return nvml.driver(library)
-    try:
-        words = Path("/proc/driver/nvidia/version").read_text().splitlines()[0].split()
-    except (OSError, IndexError):
-        return ""
+    lines = processor.system_text(Path("/proc/driver/nvidia/version")).splitlines()
+    words = lines[0].split() if lines else []
     return next((word for word in words if word[:1].isdigit() and "." in word), "")
 
 

@@ -88,9 +88,9 @@ def cache_bytes() -> int:
         keys = ("hw.l3cachesize", "hw.perflevel0.l2cachesize", "hw.l2cachesize")
         return next((int(v) for key in keys if (v := _sysctl(key)).isdigit() and int(v)), 0)
     levels = [
-        (int(level), parse_size(_text(folder / "size")))
+        (int(level), parse_size(system_text(folder / "size")))
         for folder in sorted(_CACHES.glob("index*"))
-        if (level := _text(folder / "level")).isdigit()
+        if (level := system_text(folder / "level")).isdigit()
     ]
     # Some sandboxes hide /sys; /proc/cpuinfo then still has the size, as "49152 KB".
     return max(levels)[1] if levels else parse_size(_field(_cpuinfo(), "cache size"))
@@ -123,7 +123,7 @@ def free_bytes() -> int:
 
 
 def _cpuinfo() -> str:
-    return _text(_CPUINFO)
+    return system_text(_CPUINFO)
 
 
 def _field(cpuinfo: str, key: str) -> str:
@@ -148,7 +148,7 @@ def nodes(allowed: Collection[int], root: Path = _SYSFS) -> tuple[NumaNode, ...]
     """
     numa_nodes = []
     for folder in (root / "devices/system/node").glob("node[0-9]*"):
-        node_cores = cores_in(_text(folder / "cpulist"))
+        node_cores = cores_in(system_text(folder / "cpulist"))
         if node_cores:
             cores = tuple(core for core in node_cores if core in allowed)
             number = int(folder.name.removeprefix("node"))
@@ -160,7 +160,7 @@ def nodes(allowed: Collection[int], root: Path = _SYSFS) -> tuple[NumaNode, ...]
 def node_of(address: str, root: Path = _SYSFS) -> int:
     """Return the NUMA node of the PCI device with this sysfs name; -1 if the firmware does not name
     one."""
-    number = _text(root / "bus/pci/devices" / address / "numa_node") if address else ""
+    number = system_text(root / "bus/pci/devices" / address / "numa_node") if address else ""
     return int(number) if number.isdecimal() else -1
 
 
@@ -210,12 +210,13 @@ def _physical_cores(cores: Collection[int], root: Path) -> int:
     known counts as a physical one."""
     folder = root / "devices/system/cpu"
     siblings = {
-        _text(folder / f"cpu{core}/topology/thread_siblings_list") or core for core in cores
+        system_text(folder / f"cpu{core}/topology/thread_siblings_list") or core for core in cores
     }
     return len(siblings)
 
 
-def _text(path: Path) -> str:
+def system_text(path: Path) -> str:
+    """Return what a small file of the system holds; "" if it cannot be read."""
     try:
         return path.read_text().strip()
     except (OSError, ValueError):
@@ -253,7 +254,7 @@ def oom_kills(root: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> int:
     """Return how many processes of this process's own group the kernel has killed for memory."""
     for folder in _cgroup_folders(root, membership, "memory", own_first=True):
         for name in ("memory.events", "memory.oom_control"):
-            for line in _text(folder / name).splitlines():
+            for line in system_text(folder / name).splitlines():
                 key, _, value = line.partition(" ")
                 if key == "oom_kill" and value.strip().isdigit():
                     return int(value)
@@ -266,16 +267,16 @@ def _cgroup_memory(root: Path, membership: Path) -> Iterator[tuple[int, int]]:
             ("memory.max", "memory.current"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes"),
         ):
-            limit = _number(folder / limit_name)
+            limit = system_number(folder / limit_name)
             if limit is not None and limit < _UNLIMITED_BYTES:
-                yield limit, (_number(folder / used_name) or 0) - _file_cache(folder)
+                yield limit, (system_number(folder / used_name) or 0) - _file_cache(folder)
 
 
 def _file_cache(folder: Path) -> int:
     """Return the bytes of file cache in a group. The kernel gives them back when memory is short: a
     job that reads a data set stays at its limit all day without lacking memory."""
     cached = 0
-    for line in _text(folder / "memory.stat").splitlines():
+    for line in system_text(folder / "memory.stat").splitlines():
         name, _, value = line.partition(" ")
         if name in ("inactive_file", "active_file"):
             cached += int(value)
@@ -283,10 +284,13 @@ def _file_cache(folder: Path) -> int:
 
 
 def _folder_quota(folder: Path) -> float | None:
-    parts = _text(folder / "cpu.max").split()
+    parts = system_text(folder / "cpu.max").split()
     if len(parts) == 2 and parts[0] != "max":
         return int(parts[0]) / int(parts[1])
-    quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+    quota, period = (
+        system_number(folder / "cpu.cfs_quota_us"),
+        system_number(folder / "cpu.cfs_period_us"),
+    )
     if quota is not None and quota > 0 and period:
         return quota / period
     return None
@@ -297,7 +301,7 @@ def _cgroup_folders(
 ) -> Iterator[Path]:
     """Yield the folder of the group that this process is in and those of its parents, up to the
     root as mounted here."""
-    for line in _text(membership).splitlines():
+    for line in system_text(membership).splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers and controller not in controllers.split(","):
             continue
@@ -309,6 +313,7 @@ def _cgroup_folders(
         yield from ([*inside, base] if own_first else [base, *inside])
 
 
-def _number(path: Path) -> int | None:
-    text = _text(path).strip()
+def system_number(path: Path) -> int | None:
+    """Return the number in a small file of the system; None if there is none."""
+    text = system_text(path)
     return int(text) if text.lstrip("-").isdigit() else None

@@ -266,19 +266,11 @@ def frequency_limits(
 
 def _limits() -> tuple[Reason, ...]:
     """Return the limits on clocks, cores and threads that hold for as long as this process runs."""
-
-    def read(name: str) -> str:
-        try:
-            return (_FREQUENCY / name).read_text().strip()
-        except OSError:
-            return ""
-
-    found = frequency_limits(
-        read("scaling_governor"),
-        read("scaling_driver"),
-        int(read("scaling_max_freq") or 0),
-        int(read("cpuinfo_max_freq") or 0),
+    governor, driver, limit, largest = (
+        processor.system_text(_FREQUENCY / name)
+        for name in ("scaling_governor", "scaling_driver", "scaling_max_freq", "cpuinfo_max_freq")
     )
+    found = frequency_limits(governor, driver, int(limit or 0), int(largest or 0))
     quota, allowed = processor.cgroup_cpu_quota(), len(processor.affinity())
     if quota is not None and quota < allowed:
         found += (because(Disturbance.CORE_QUOTA, quota_cores=quota, cores=allowed),)

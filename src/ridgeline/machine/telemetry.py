@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from ridgeline.machine import nvml
 from ridgeline.machine.nvml import ask
+from ridgeline.machine.processor import system_number, system_text
 from ridgeline.records.run import DeviceSample, ProcessSample, Telemetry
 
 _SECOND_NS = 1_000_000_000
@@ -348,7 +349,7 @@ class PackageEnergy:
 
     def __init__(self, zones: Path = _ZONES) -> None:
         self._packages = [zone for zone in _folders(zones) if _is_package(zone)]
-        self._last = {zone: _number(zone / "energy_uj") for zone in self._packages}
+        self._last = {zone: system_number(zone / "energy_uj") for zone in self._packages}
         # If only one of two sockets can be read, its energy would be taken for that of both.
         self._readable = bool(self._packages) and None not in self._last.values()
         self._micro_joules = sum(value or 0 for value in self._last.values())
@@ -358,12 +359,12 @@ class PackageEnergy:
         if not self._readable:
             return None
         for zone in self._packages:
-            now, before = _number(zone / "energy_uj"), self._last[zone]
+            now, before = system_number(zone / "energy_uj"), self._last[zone]
             if now is None or before is None:
                 self._readable = False
                 return None
             # The counter wraps after some minutes of full load, on many packages at 262 kJ.
-            span = _number(zone / "max_energy_range_uj") or 0 if now < before else 0
+            span = system_number(zone / "max_energy_range_uj") or 0 if now < before else 0
             self._micro_joules += max(now - before + span, 0)
             self._last[zone] = now
         return self._micro_joules / 1e6
@@ -377,19 +378,8 @@ def _folders(zones: Path) -> list[Path]:
 
 
 def _is_package(zone: Path) -> bool:
-    try:
-        return bool(_PACKAGE.fullmatch(zone.name)) and (
-            (zone / "name").read_text().startswith("package")
-        )
-    except OSError:
-        return False
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
+    named = _PACKAGE.fullmatch(zone.name) is not None
+    return named and system_text(zone / "name").startswith("package")
 
 
 MAX_PROCESSES_PER_SAMPLE = 16
@@ -468,21 +458,14 @@ def busy_percent_now(seconds: float = 0.3, proc: str = PROC) -> float | None:
 def _host_times(proc: str) -> tuple[int, int]:
     """Return (idle, all) time in ticks. Time spent waiting for storage counts as idle; the time of
     guests is left out, because user time contains it."""
-    fields = _text(proc, "stat").partition("\n")[0].split()[1:9]
+    fields = system_text(Path(proc, "stat")).partition("\n")[0].split()[1:9]
     times = [int(field) for field in fields if field.isdigit()]
     return (times[3] + times[4], sum(times)) if len(times) >= 5 else (0, 0)
 
 
 def _available_bytes(proc: str) -> int | None:
-    for line in _text(proc, "meminfo").splitlines():
+    for line in system_text(Path(proc, "meminfo")).splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":
             return int(value.split()[0]) * 1024
     return None
-
-
-def _text(proc: str, name: str) -> str:
-    try:
-        return Path(proc, name).read_text()
-    except OSError:
-        return ""

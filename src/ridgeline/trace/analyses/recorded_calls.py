@@ -464,10 +464,9 @@ def op_work(
         if work is None:
             return None
         flops, bytes_moved = _flops(work), _bytes(recorded, call, work)
-        tensors = [arg for arg in call.args if isinstance(arg, Tensor)]
-        dtype = _dtype(tensors or list(call.tensors))
+        of_list = not any(isinstance(arg, Tensor) for arg in call.args)
         is_plausible = 0 <= flops < MAX_CALL_WORK and 0 <= bytes_moved < MAX_CALL_WORK
-        return OpWork(flops, bytes_moved, dtype, not tensors) if is_plausible else None
+        return OpWork(flops, bytes_moved, _dtype(call), of_list) if is_plausible else None
     except _FORMULA_ERRORS:
         return None
 
@@ -495,8 +494,11 @@ def _bytes(recorded: Recorded, call: Call, work: Work) -> int:
     return read + written
 
 
-def _dtype(tensors: list[Tensor]) -> str:
-    floating = [t.dtype for t in tensors if t.dtype.startswith(("float", "bfloat", "complex"))]
+def _dtype(call: Call) -> str:
+    """Return the type of the first floating operand, else of the first. The first operand of a
+    product may be a bias, of the same type."""
+    tensors = [arg for arg in call.args if isinstance(arg, Tensor)] or list(call.tensors)
+    floating = [t.dtype for t in tensors if _is_floating(t.dtype)]
     return next(iter(floating or [t.dtype for t in tensors]), "")
 
 
@@ -595,13 +597,8 @@ def call_work(op: str, shape: Shape, list_dtype: str = "float32") -> CallWork | 
     if work is None:
         return None
     kernel_work = op_work(op, shape, list_dtype)
-    bytes_moved = (
-        kernel_work.bytes
-        if kernel_work is not None
-        else _least_bytes(call, work, sum(recorded.touched))
-    )
-    executed = 2 * (work.macs - work.skipped_macs + work.recomputed_macs)
-    executed += work.transform_flops + work.other_flops
+    bytes_moved = kernel_work.bytes if kernel_work is not None else _bytes(recorded, call, work)
+    executed = _flops(work)
     if not (0 <= executed < MAX_CALL_WORK and 0 <= bytes_moved < MAX_CALL_WORK):
         return None
     return CallWork(
@@ -610,46 +607,26 @@ def call_work(op: str, shape: Shape, list_dtype: str = "float32") -> CallWork | 
         skipped=2 * work.skipped_macs,
         executed=executed,
         bytes=bytes_moved,
-        dtype=_arithmetic(call, list_dtype),
+        dtype=_dtype(call) or list_dtype,
     )
 
 
 def _work(call: Call) -> tuple[Call, Work | None]:
-    if "attention" in call.op and any(
-        size > MAX_SEQUENCE_LENGTH for t in call.tensors[:4] for size in t.shape
-    ):
+    if _is_too_long(call):
         return call, None
     # a fused optimizer writes its first list; its bytes are op_work's, which knows the others
     fused = call.op.startswith("aten::_fused_") and isinstance(call.args[0], list)
     outputs = tuple(call.args[0]) if fused else outputs_of(call)
     if outputs is not None:
         call = msgspec.structs.replace(call, outputs=outputs)
-    elif not _by_inputs(call.op):
+    elif family_of(call.op) not in _BY_INPUTS:
         return call, None
     return call, work_of(call)
-
-
-def _by_inputs(op: str) -> bool:
-    return family_of(op) in _BY_INPUTS
-
-
-def _least_bytes(call: Call, work: Work, touched: int) -> int:
-    read = touched if work.read_bytes is None else work.read_bytes
-    written = work.written_bytes
-    return read + (sum(t.nbytes for t in call.outputs) if written is None else written)
 
 
 def _own_dtype(shape: Shape) -> str:
     types = (DTYPES.get(str(kind).removeprefix("c10::"), "") for kind in shape.types)
     return next((t for t in types if _is_floating(t)), "")
-
-
-def _arithmetic(call: Call, list_dtype: str) -> str:
-    """Return the type of the first floating operand. The first operand of a product may be a bias,
-    of the same type."""
-    tensors = [a for a in call.args if isinstance(a, Tensor)] or list(call.tensors)
-    floating = [t.dtype for t in tensors if _is_floating(t.dtype)]
-    return next(iter(floating or [t.dtype for t in tensors]), list_dtype)
 
 
 def _is_floating(dtype: str) -> bool:
