@@ -2,7 +2,7 @@
 
 /** The unit of numbers; `units.ts` writes them for people. */
 export type Unit =
-  | "" | "ns" | "ms" | "s" | "bytes" | "share" | "count" | "W" | "°C" | "MHz" | "FLOP/s" | "FLOP/B" | "J";
+  | "" | "ns" | "ms" | "s" | "bytes" | "share" | "count" | "W" | "°C" | "MHz" | "FLOP/s" | "B/s" | "FLOP/B" | "J";
 
 export interface Curve {
   name: string;
@@ -73,4 +73,45 @@ export interface TimelineData {
 export interface SourceData {
   parts: { file: string; first: number; lines: string[] }[];
   marks: { file: string; line: number; text: string; kind: "finding" | "time" }[];
+}
+
+/** A ceiling: an arithmetic rate, which is flat, or a bandwidth, which slopes. */
+export interface Roof {
+  name: string;
+  value: number;
+  kind: "compute" | "memory";
+  source: "measured" | "datasheet";
+  is_doubtful: boolean;
+}
+
+export interface RooflinePoint {
+  name: string;
+  intensity: number;
+  rate: number;
+  ns: number;
+  share: number;
+  kind?: "compute" | "memory" | "overhead" | "";
+  attained?: number | null;
+  is_bound?: boolean;
+  notes?: string[];
+  row?: string;
+}
+
+/** Rate over intensity below the ceilings of a device. */
+export interface Roofline {
+  title: string;
+  roofs: Roof[];
+  groups: { name: string; points: RooflinePoint[] }[];
+}
+
+/** A tree with a width for each node, by one of several measures. */
+export interface Icicle {
+  title: string;
+  names: string[];
+  parents: number[];
+  measures: { name: string; unit: Unit; values: number[] }[];
+  notes: string[];
+  set_off: number[];
+  set_off_name: string;
+  whole: string;
 }

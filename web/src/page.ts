@@ -3,6 +3,8 @@
 import { drawCurves } from "./curves";
 import { linkFindings } from "./links";
 import { drawSource } from "./source";
+import { drawIcicle } from "./icicle";
+import { drawRoofline } from "./roofline";
 import { makeHandy } from "./tables";
 import { drawTimeline } from "./timeline";
 
@@ -12,6 +14,8 @@ const DRAW: Record<string, Draw> = {
   CurvesPlot: drawCurves,
   Source: drawSource,
   Timeline: drawTimeline,
+  IciclePlot: drawIcicle,
+  RooflinePlot: drawRoofline,
 };
 
 function begin(): void {

@@ -34,6 +34,7 @@ export function makeHandy(table: HTMLTableElement): void {
   const head = table.tHead?.rows[0];
   if (!body || !head || body.rows.length < 2) return;
   const original = groups(body);
+  const open = original.filter((group) => !group.rows[0]!.classList.contains("rest")).length;
   let sorted = -1;
   let downward = false;
   [...head.cells].forEach((cell, column) => {
@@ -54,6 +55,8 @@ export function makeHandy(table: HTMLTableElement): void {
         return downward ? -found : found;
       });
       body.append(...order.flatMap((group) => group.rows));
+      // The first rows of the new order are the ones that a folded table shows.
+      order.forEach((group, place) => group.rows.forEach((row) => row.classList.toggle("rest", place >= open)));
     });
   });
   if (original.length >= MIN_ROWS_TO_FILTER) addTools(table, original);
@@ -68,6 +71,7 @@ function addTools(table: HTMLTableElement, all: Group[]): void {
   filter.setAttribute("aria-label", "filter rows");
   filter.addEventListener("input", () => {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    table.classList.toggle("filtered", words.length > 0);
     for (const group of all) {
       const text = group.rows.map((row) => row.textContent).join(" ").toLowerCase();
       const isShown = words.every((word) => text.includes(word));
@@ -79,7 +83,7 @@ function addTools(table: HTMLTableElement, all: Group[]): void {
   copy.textContent = "copy";
   copy.title = "Copy the rows that are shown, for a spreadsheet";
   copy.addEventListener("click", async () => {
-    const rows = [...table.rows].filter((row) => !row.hidden && !row.classList.contains("note"));
+    const rows = [...table.rows].filter((row) => row.offsetParent !== null && !row.classList.contains("note"));
     const text = rows.map((row) => [...row.cells].map((cell) => (cell.textContent ?? "").trim()).join("\t")).join("\n");
     copy.textContent = (await copied(text)) ? "copied" : "not allowed here";
     setTimeout(() => (copy.textContent = "copy"), 1500);
@@ -101,5 +105,29 @@ export async function copied(text: string): Promise<boolean> {
     const done = document.execCommand("copy");
     area.remove();
     return done;
+  }
+}
+
+/** Shows the row of a table below a figure that has all of these texts, and marks it for a moment. */
+export function showRow(figure: HTMLElement, texts: string[]): void {
+  const wanted = texts.filter(Boolean);
+  const textOf = (cell: HTMLTableCellElement) => cell.querySelector("[title]")?.getAttribute("title") ?? cell.textContent ?? "";
+  for (const table of document.querySelectorAll<HTMLTableElement>("table")) {
+    const isBelow = figure.compareDocumentPosition(table) & Node.DOCUMENT_POSITION_FOLLOWING;
+    const row = isBelow && [...(table.tBodies[0]?.rows ?? [])].find((one) => {
+      const cells = [...one.cells].map((cell) => textOf(cell).trim());
+      return wanted.every((text) => cells.includes(text));
+    });
+    if (!row) continue;
+    row.hidden = false;
+    for (let up: Element | null = row; up; up = up.parentElement) {
+      if (up instanceof HTMLDetailsElement) up.open = true;
+      const all = up.classList.contains("folds") ? up.querySelector<HTMLInputElement>(".all input") : null;
+      if (all && row.classList.contains("rest")) all.checked = true;
+    }
+    row.scrollIntoView({ block: "center" });
+    row.classList.add("shown");
+    setTimeout(() => row.classList.remove("shown"), 2500);
+    return;
   }
 }

@@ -41,6 +41,7 @@ export function written(value: number | null | undefined, unit: Unit): string {
     case "share": return `${digits(value * 100)} %`;
     case "count": return value >= 1e5 ? scaled(value, 1000, LARGE, "") : digits(value);
     case "FLOP/s": return scaled(value, 1000, LARGE, "FLOP/s");
+    case "B/s": return scaled(value, 1000, LARGE, "B/s");
     case "": return digits(value);
     default: return `${digits(value)} ${unit}`;
   }

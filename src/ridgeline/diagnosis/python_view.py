@@ -21,10 +21,13 @@ from typing import Literal, NamedTuple
 from ridgeline.diagnosis.shares import feeds
 from ridgeline.harness.capture import places
 from ridgeline.records.run import InputLines, PythonLine, PythonView, Sampled
+from ridgeline.records.run_page import PythonStacks, StackNode
 from ridgeline.source.file import Function, SourceFile, parsed, text_of
 
 MAX_LINES = 50
 MAX_INPUT_LINES = 30
+MAX_NODES = 2_000
+"""Functions in a tree of stacks. Of more, most are narrower than a pixel."""
 MAX_SOURCE_BYTES = 4 * 2**20
 MAX_LINE_LENGTH = 200
 HALF_A_LINE_NS = 500_000_000
@@ -208,6 +211,59 @@ def _costliest(rows: Sequence[tuple[int, PythonLine]]) -> tuple[PythonLine, ...]
         return (-seconds, waits, line.file, line.line)
 
     return tuple(sorted(lines, key=order)[:MAX_LINES])
+
+
+# ------------------------------------------------------------------------------------ trees
+
+
+def python_stacks(sampled: Sequence[Sampled], limit: int = MAX_NODES) -> PythonStacks:
+    """Return the stacks joined where they begin alike. Left out are samples of Ridgeline's own
+    hooks, of imports, and of workers that wait; and functions beyond the `limit` with the fewest
+    samples, which then count for their callers alone."""
+    texts: dict[Process, Counter[tuple[str, ...]]] = {kind: Counter() for kind in PROCESSES}
+    ns = samples = 0
+    for record in sampled:
+        ns += max(record.samples, 0) * max(record.interval_ns, 0)
+        samples += max(record.samples, 0)
+        for stack, times in record.stacks:
+            texts[record.process][stack] += max(times, 0)
+    stacks = {kind: _read(kind, texts[kind]) for kind in PROCESSES}
+    users = _owner(frames for kind in PROCESSES for frames, _ in stacks[kind])
+    counts: dict[tuple[Frame, ...], Counter[Process]] = {}
+    whole: Counter[Process] = Counter()
+    for process, frames, times in ((p, f, t) for p in PROCESSES for f, t in stacks[p]):
+        idle = process == "worker" and _is_idle_worker(frames)
+        if not frames or idle or _is_ours_or_import(frames):
+            continue
+        whole[process] += times
+        path = tuple(
+            frame if users(frame.file) else frame._replace(line=0)
+            for frame in frames
+            if not _PLUMBING.search(frame.function)
+        )
+        for depth in range(1, len(path) + 1):
+            counts.setdefault(path[:depth], Counter())[process] += times
+    kept = sorted(counts, key=lambda path: (-counts[path].total(), len(path)))[:limit]
+    number: dict[tuple[Frame, ...], int] = {}
+    nodes = []
+    for path in sorted(kept, key=len):
+        frame, own = path[-1], users(path[-1].file)
+        parent = number.get(path[:-1], -1)
+        number[path] = len(number)
+        nodes.append(
+            StackNode(
+                parent=parent, function=frame.function, is_own=own, line=frame.line,
+                file=frame.file if own else _PACKAGED.sub("", frame.file),
+                main=counts[path]["main"], worker=counts[path]["worker"],
+            )
+        )  # fmt: skip
+    return PythonStacks(
+        nodes=tuple(nodes),
+        interval_s=ns / samples / 1e9 if samples else 0.0,
+        main=whole["main"],
+        worker=whole["worker"],
+        left_out=len(counts) - len(kept),
+    )
 
 
 # ---------------------------------------------------------------------------------- batches

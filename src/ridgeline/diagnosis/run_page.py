@@ -7,15 +7,21 @@ from statistics import median
 from typing import TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
+from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.conclusion import concluded_case
+from ridgeline.diagnosis.operator_roofline import module_tree, operator_roofline
+from ridgeline.diagnosis.python_view import python_stacks, settled
 from ridgeline.diagnosis.recorded_run import Attempts, FileNames, RunRead, read_run
+from ridgeline.diagnosis.stored_case import stored_case
 from ridgeline.records.facts import Place
 from ridgeline.records.finding import Findings
 from ridgeline.records.run_directory import RunDirectory
-from ridgeline.records.run_page import Histogram, RunPage
+from ridgeline.records.run_page import Histogram, PythonStacks, RunPage
 from ridgeline.records.run_summary import RunSummary
 from ridgeline.records.timeline import SourceLines, Timeline, TracePage
-from ridgeline.records.trace import TraceStudy
+from ridgeline.records.trace import Roofline, TraceStudy
 from ridgeline.trace.study import open_trace
 from ridgeline.trace.timeline import timeline
 from ridgeline.trace.trace import Trace
@@ -47,8 +53,17 @@ def run_page(directory: RunDirectory, summary: RunSummary) -> RunPage:
     places = named_places(summary.findings, shown)
     folder = Path(read.run.environment.folder)
     source = attempts.part("the source", lambda: tuple(source_lines([folder], places)))
+    case = attempts.part("the case", lambda: _case(directory)) or Case()
+    roofline = attempts.part("the roofline", lambda: operator_roofline(case.sites, case.device))
+    modules = attempts.part("the modules", lambda: module_tree(case.sites))
+    stacks = attempts.part("the Python samples", lambda: _stacks(directory, read))
     return RunPage(
         summary=summary,
+        study=case.study,
+        ranks=case.across,
+        roofline=roofline or Roofline(),
+        modules=modules or (),
+        stacks=stacks or PythonStacks(),
         run=read.run,
         capture=read.capture,
         steps=steps,
@@ -93,6 +108,23 @@ def named_places(findings: Findings, shown: Timeline | None) -> list[Place]:
                 total_ns[Place(place.file, place.line)] += length
     longest = sorted(total_ns, key=lambda place: -total_ns[place])
     return places + longest[:MAX_SOURCE_PLACES]
+
+
+def _case(directory: RunDirectory) -> Case | None:
+    """Return the case that the run was concluded from, as it was stored, or else made again."""
+    stored = stored_case(directory)
+    return stored[1] if stored is not None else concluded_case(directory)[1]
+
+
+def _stacks(directory: RunDirectory, read: RunRead) -> PythonStacks:
+    """Return the sampled stacks of the settled program, if they were asked for."""
+    if not read.run.settings.python:
+        return PythonStacks()
+    since_ns = min((step.start_ns for step in read.steps if step.window == "light"), default=0)
+    stacks = python_stacks(settled(directory.sampled(), since_ns))
+    names = FileNames(read.run, read.capture)
+    nodes = (replace(n, file=names.shown(n.file)) if n.is_own else n for n in stacks.nodes)
+    return replace(stacks, nodes=tuple(nodes))
 
 
 def thinned(values: Sequence[T], most: int) -> tuple[T, ...]:

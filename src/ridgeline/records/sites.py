@@ -123,6 +123,8 @@ class OpSite(Struct, frozen=True, kw_only=True):
     path."""
     flops: float = 0.0
     """Matmul-like FLOPs of all its calls; 0 without a formula or recorded shapes."""
+    executed_flops: float = 0.0
+    """All arithmetic that its calls execute, elementwise work included."""
     bytes: float = 0.0
     dtype: str = ""
     """The arithmetic, in the names of ceilings: float32, tf32, bfloat16 …; "" unknown."""

@@ -5,12 +5,14 @@ Times are nanoseconds, shares fractions of 1. A figure that cannot be believed i
 `trust` of its section says why.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct
 
 from ridgeline.records.facts import Check, Reason, Trust
+from ridgeline.records.machine import Ceiling
 
 Cause = Literal[
     "input",
@@ -199,8 +201,16 @@ class CategoryRow(Struct, frozen=True, kw_only=True):
     share: float
 
 
+RooflineLimit = Literal["compute", "memory", "overhead", ""]
+MAX_SHORT_NS = 10_000
+"""Below this mean time of a call, starting an operator or a kernel costs as much as its work."""
+MAX_OVERHEAD_ATTAINED = 0.25
+"""A short operator that reaches a larger share of its ceiling is limited by that ceiling."""
+
+
 class RooflineRow(Struct, frozen=True, kw_only=True):
-    """An operator with the shapes it was called with, against what the device can do."""
+    """An operator with the shapes it was called with, against what the device can do. Of a module
+    or a kernel: all its work together, without shapes."""
 
     op: str
     shape: str
@@ -226,6 +236,35 @@ class RooflineRow(Struct, frozen=True, kw_only=True):
     source: str = ""
     """measured, datasheet, or why there is none."""
     note: str = ""
+    place: Place | None = None
+    """The user's function that most of this time is called from; None where no stack tells it."""
+    module: str = ""
+    """The module with most of this time: GPT / Block_3 / Attention_3."""
+
+    @property
+    def mean_ns(self) -> float:
+        return self.device_ns / max(self.count, 1)
+
+    @property
+    def limit(self) -> RooflineLimit:
+        """Return what limits it; "" if no ceiling is known or it has no known work."""
+        is_short = self.mean_ns < MAX_SHORT_NS and not self.over_ceiling
+        if self.bound and is_short and (self.attained or 0.0) < MAX_OVERHEAD_ATTAINED:
+            return "overhead"
+        return self.bound
+
+
+def attained_share(rows: Sequence[RooflineRow]) -> float | None:
+    """Return how much of their ceilings the rows reach, weighted by time; None where no ceiling is
+    known. Data in a cache, or a Winograd product, may be faster than a ceiling that does not bind
+    it: such a row counts as having reached its ceiling."""
+    known = [
+        (row.device_ns, 1.0 if row.over_ceiling else row.attained)
+        for row in rows
+        if row.over_ceiling or row.attained is not None
+    ]
+    spent = sum(ns for ns, _ in known)
+    return sum(ns * min(share or 0.0, 1.0) for ns, share in known) / spent if spent else None
 
 
 class Roofline(Struct, frozen=True, kw_only=True):
@@ -235,7 +274,22 @@ class Roofline(Struct, frozen=True, kw_only=True):
     """Share of device time whose operators have shapes and a formula."""
     uncovered: tuple[tuple[str, int], ...] = ()
     """The largest left out: operator, device ns."""
+    modules: tuple[RooflineRow, ...] = ()
+    """The work that each module calls itself, without that of the modules inside."""
+    kernels: tuple[RooflineRow, ...] = ()
+    """Kernels that do the whole work of their operators."""
+    ceilings: tuple[Ceiling, ...] = ()
+    """Of the device, as far as they are known; also those that are not used."""
     trust: Trust = Trust()
+
+    def share_of(self, limit: RooflineLimit) -> float:
+        """Return the share of time in operators with this limit."""
+        return sum(row.share for row in self.rows if row.limit == limit)
+
+    def attained_of(self, bound: Literal["compute", "memory"]) -> float | None:
+        """Return how much of their ceiling operators with this bound reach, weighted by time; None
+        where no ceiling is known."""
+        return attained_share([row for row in self.rows if row.limit == bound])
 
 
 class Launch(Struct, frozen=True, kw_only=True):

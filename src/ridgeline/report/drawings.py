@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import Struct
 
 Unit = Literal[
-    "", "ns", "ms", "s", "bytes", "share", "count", "W", "°C", "MHz", "FLOP/s", "FLOP/B", "J"
+    "", "ns", "ms", "s", "bytes", "share", "count", "W", "°C", "MHz", "FLOP/s", "B/s", "FLOP/B", "J"
 ]  # fmt: skip
 
 
@@ -130,4 +130,77 @@ class Source(Struct, frozen=True, kw_only=True):
     detail: Literal["page"] = "page"
 
 
-Drawing = CurvesPlot | Timeline | Source
+class Roof(Struct, frozen=True, kw_only=True):
+    """A ceiling: an arithmetic rate, which is flat, or a bandwidth, which slopes."""
+
+    name: str
+    value: float
+    kind: Literal["compute", "memory"]
+    source: Literal["measured", "datasheet"]
+    is_doubtful: bool = False
+    """Whether nothing is judged by it, because it was measured on a busy machine."""
+
+
+class RooflinePoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str
+    intensity: float
+    """0 for work without arithmetic, which stands at the left edge."""
+    rate: float
+    ns: float
+    share: float
+    kind: Literal["compute", "memory", "overhead", ""] = ""
+    attained: float | None = None
+    """Share of its roof; None where no ceiling is known, or where it is above it."""
+    is_bound: bool = False
+    """Whether the rate is the most that its ceilings allow, because it was not timed."""
+    notes: tuple[str, ...] = ()
+    """Lines of its tip: inputs, calls, place."""
+    row: str = ""
+    """A text that its row of a table has beside the name."""
+
+
+class RooflineGroup(Struct, frozen=True, kw_only=True):
+    """Points of one kind: operators, modules or kernels."""
+
+    name: str
+    points: tuple[RooflinePoint, ...]
+
+
+class RooflinePlot(Struct, frozen=True, kw_only=True):
+    """Rate over intensity, both logarithmic, below the ceilings of a device."""
+
+    title: str
+    roofs: tuple[Roof, ...]
+    groups: tuple[RooflineGroup, ...]
+    caption: str = ""
+    detail: Literal["page"] = "page"
+
+
+class Measure(Struct, frozen=True, kw_only=True):
+    name: str
+    unit: Unit
+    values: tuple[float, ...]
+    """Of each node, with all nodes inside it."""
+
+
+class IciclePlot(Struct, frozen=True, kw_only=True):
+    """A tree in which the width of a node is its share of its parent."""
+
+    title: str
+    names: tuple[str, ...]
+    parents: tuple[int, ...]
+    """Index of the node that holds each node, which stands before it; -1 for the outermost."""
+    measures: tuple[Measure, ...]
+    notes: tuple[str, ...] = ()
+    """A line of the tip for each node; empty for none."""
+    set_off: tuple[int, ...] = ()
+    """Indices of the nodes that are drawn in a colour of their own."""
+    set_off_name: str = ""
+    """What those nodes are."""
+    whole: str = "all"
+    """Name of what holds the outermost nodes."""
+    caption: str = ""
+    detail: Literal["page"] = "page"
+
+
+Drawing = CurvesPlot | Timeline | Source | RooflinePlot | IciclePlot

@@ -19,6 +19,15 @@ _TERMS = {
     "FLOP": "A floating-point operation: one addition or one multiplication.",
     "roofline": "A picture of what limits an operation: below the sloped roof it waits for memory, "
     "below the flat one for arithmetic.",
+    "ridge": "The intensity at which the roof turns flat: below it an operation waits for memory, "
+    "above it for arithmetic.",
+    "compute-bound": "Limited by how much arithmetic the device can do.",
+    "memory-bound": "Limited by how fast data moves to and from memory.",
+    "overhead-bound": "So short that starting it costs as much as its work.",
+    "datasheet": "The manufacturer's figure, which no program quite reaches.",
+    "modules": "The parts of which a model is built, such as a layer or a block of layers.",
+    "stacks": "Which function has called which, at one moment.",
+    "collectives": "Operations in which all processes of a job exchange data.",
     "intensity": "Operations for each byte that is moved to or from memory. The higher, the less "
     "the speed of memory matters.",
     "ceiling": "The most that this machine can do, measured here or taken from its datasheet.",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.diagnosis.python_view import python_view
+from ridgeline.diagnosis.python_view import python_stacks, python_view
 from ridgeline.harness import capture
 from ridgeline.records.run import OMITTED_FRAMES, OTHER_STACKS, PythonLine, PythonView, Sampled
 from ridgeline.records.run_directory import RunDirectory
@@ -323,3 +323,32 @@ def test_a_function_that_makes_batches_by_its_name() -> None:
 
 def test_without_a_loader_there_is_nothing() -> None:
     assert python_view([main(((f"{TRAIN}:40:train",), 70))]).input.lines == ()
+
+
+def test_stacks_are_joined_where_they_begin_alike() -> None:
+    own, library = TRAIN, f"{SITE}/lib/io.py"
+    main = Sampled(pid=1, samples=10, interval_ns=10_000_000, stacks=(
+        ((f"{own}:3:<module>", f"{own}:9:load", f"{library}:4:read"), 6),
+        ((f"{own}:3:<module>", f"{own}:9:load", f"{library}:8:read"), 3),
+        ((f"{own}:4:<module>",), 1),
+    ))  # fmt: skip
+    found = python_stacks([main])
+    counts = {(n.function, n.line): (n.main, n.is_own) for n in found.nodes}
+    assert counts["<module>", 3] == (9, True)
+    assert counts["load", 9] == (9, True)
+    assert counts["read", 0] == (9, False)  # two lines of a library's function are one node
+    assert found.nodes[[n.function for n in found.nodes].index("read")].file == "lib/io.py"
+    assert all(n.parent < i for i, n in enumerate(found.nodes))
+    assert (found.main, found.worker, found.left_out) == (10, 0, 0)
+    assert found.interval_s == pytest.approx(0.01)
+
+
+def test_a_tree_of_stacks_is_bounded_and_says_what_it_leaves_out() -> None:
+    stacks = tuple(
+        (("/home/me/train.py:1:<module>", f"/home/me/train.py:{i + 2}:f{i}"), i + 1)
+        for i in range(100)
+    )
+    found = python_stacks([Sampled(pid=1, samples=5050, interval_ns=10, stacks=stacks)], limit=11)
+    assert len(found.nodes) == 11
+    assert found.left_out == 90
+    assert {n.function for n in found.nodes[1:]} == {f"f{i}" for i in range(90, 100)}

@@ -28,7 +28,7 @@ def folder_html(folder: PairFolder) -> str:
     return bare_page(pair_folder.document(folder))
 
 
-VOID = {"meta", "link", "br", "hr", "img"}
+VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 
 class Balance(HTMLParser):

@@ -32,7 +32,7 @@ from tests.unit.report.made_up_optimized import (
 from tests.unit.report.rendered import FETCHED, bare_page
 
 SVG = "{http://www.w3.org/2000/svg}"
-VOID = {"meta"}
+VOID = {"meta", "input"}
 
 
 class Balance(HTMLParser):

@@ -33,7 +33,7 @@ from ridgeline.report.renderers.charts import draw
 
 OPEN_ROWS = 15
 """Rows of a table that are shown at once; more are folded away."""
-USUAL_ROWS, MAX_ROWS = 50, 500
+USUAL_ROWS, MAX_ROWS = 200, 500
 """Rows of a table: as a rule, and where all were asked for."""
 MAX_PAGE_BYTES = 2_000_000
 """A browser opens a page of this size at once, and a ticket takes it."""

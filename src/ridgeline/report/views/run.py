@@ -27,6 +27,7 @@ from ridgeline.records.step_work import Uncounted
 from ridgeline.records.verdict import Bound, Deciding, DoubtCode
 from ridgeline.report.document import (
     Block,
+    Cell,
     Column,
     Command,
     Commands,
@@ -142,7 +143,7 @@ def document(summary: RunSummary) -> Document:
         blocks.append(findings_section(summary.findings))
     blocks.append(Labelled(remarks(summary)))
     if summary.python is not None:
-        blocks.append(_python(summary.python))
+        blocks.append(python_section(summary.python))
     answers = replace(answers_section(summary.findings, "full"), folded=True)
     blocks += [answers, _end(summary)]
     return Document(
@@ -577,7 +578,7 @@ _PYTHON_COLUMNS = (
 )
 
 
-def _python(view: PythonView) -> Section:
+def python_section(view: PythonView) -> Section:
     """Return the costliest lines of the user's own Python, with what their shares are of."""
     worth = [line for line in view.lines if line.share >= MIN_PYTHON_SHARE] or list(view.lines)
     rows = []
@@ -587,8 +588,8 @@ def _python(view: PythonView) -> Section:
         function = line.function.replace("<locals>.", "")
         rows.append(
             row(
-                f"{file}:{line.line} {function}".rstrip(), share(line.share),
-                units.seconds(line.seconds), process, line.source, line.calls,
+                f"{file}:{line.line} {function}".rstrip(), Cell(share(line.share), line.share),
+                Cell(units.seconds(line.seconds), line.seconds), process, line.source, line.calls,
             )
         )  # fmt: skip
     table = Table(

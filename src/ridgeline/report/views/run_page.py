@@ -24,7 +24,7 @@ from ridgeline.report.document import (
 from ridgeline.report.drawings import Band, Curve, CurvesPlot, Mark, Unit
 from ridgeline.report.numbers import share
 from ridgeline.report.reasons import verdict_sentence
-from ridgeline.report.views import run
+from ridgeline.report.views import run, run_work
 from ridgeline.report.views.findings import answers_section, findings_section
 from ridgeline.report.views.timeline import timeline_section
 
@@ -46,6 +46,8 @@ def document(page: RunPage) -> Document:
         page.timeline, page.source, summary.findings.findings, summary.python
     )
     blocks += _steps(page)
+    blocks += run_work.work_sections(page)
+    blocks += _python(page)
     blocks += _memory(page)
     blocks += _telemetry(page)
     if remarks := run.remarks(summary):
@@ -98,6 +100,17 @@ def _key_numbers(summary: RunSummary) -> Iterator[KeyNumber]:
     elif seen.program_cores is not None:
         yield KeyNumber("processors in use", units.significant(seen.program_cores, 2),
                         f"of {seen.cores}" if seen.cores else "")  # fmt: skip
+
+
+def _python(page: RunPage) -> Iterator[Section]:
+    """Yield the sampled stacks of Python and its costliest lines, where they were asked for."""
+    blocks: list[Block] = []
+    if (plot := run_work.python_plot(page.stacks)) is not None:
+        blocks.append(plot)
+    if page.summary.python is not None:
+        blocks += run.python_section(page.summary.python).blocks
+    if blocks:
+        yield Section(title="Python", blocks=tuple(blocks))
 
 
 def _milliseconds(value: float) -> str:

@@ -37,6 +37,7 @@ from ridgeline.report.document import (
     Table,
     item,
 )
+from ridgeline.report.drawings import Drawing
 from ridgeline.report.plain import printable
 from ridgeline.report.reasons import trace_verdict
 from ridgeline.report.views.findings import findings_data
@@ -374,7 +375,7 @@ def trace_section(
     *,
     name: str = "",
     sentences: Sequence[str] = (),
-    charts: Sequence[Chart] = (),
+    charts: Sequence[Chart | Drawing] = (),
     table: Table | None = None,
     notes: Sequence[str] = (),
     trust: Trust = GOOD,

@@ -5,26 +5,38 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ridgeline import units
+from ridgeline.records.machine import Ceiling
 from ridgeline.records.trace import (
     CollectiveRow,
     MemoryCurve,
+    ModuleRow,
     OpRow,
+    Place,
+    Ranks,
     RankTime,
     Region,
     Roofline,
+    RooflineLimit,
     RooflineRow,
     TraceStudy,
 )
 from ridgeline.report.document import (
+    Cell,
     Column,
     CurveChart,
-    RooflineChart,
-    RooflineMark,
     Row,
     Table,
     row,
 )
-from ridgeline.report.numbers import MIN_EXACT_SHARE, share_text, time
+from ridgeline.report.drawings import (
+    IciclePlot,
+    Measure,
+    Roof,
+    RooflineGroup,
+    RooflinePlot,
+    RooflinePoint,
+)
+from ridgeline.report.numbers import MIN_EXACT_SHARE, share, share_text, time
 from ridgeline.report.plain import kernel_name, printable, shorten
 from ridgeline.report.views.trace_data import (
     MAX_FOLDED_ROWS,
@@ -38,13 +50,34 @@ MIN_NAMED_CATEGORY_SHARE = 0.005
 MIN_MEMORY_BYTES = 1 << 20
 """Of the CPU's allocator, often a few bytes are all that was recorded."""
 MAX_CURVES = 16
-MAX_ROOFLINE_MARKS = 300
-"""The largest number of marks: more would overlap, and each takes 200 bytes of the page."""
-MAX_ROOFS = 3
+MAX_POINTS = 200
+"""Points of one kind: more overlap, and each takes 300 bytes of the page."""
+MAX_DTYPES = 3
+"""Types of arithmetic whose ceilings are drawn; more lines could not be told apart."""
+MIN_TITLE_SHARE = 0.02
+"""A class of operators with less of the time is not worth a part of a title."""
+MIN_TREE_NODES = 3
+"""Fewer modules need no figure."""
+TREE_CAPTION = (
+    "Each module stands below the one that holds it. Click one to zoom in; Escape zooms out."
+)
 MAX_NAMED_REGIONS = 3
 MAX_INDENTS = 8
 """The largest number of levels by which the name of a module is indented."""
 _ONE_RANK = "One rank only: give the traces of all ranks together to see who was late."
+
+
+def timed(ns: float | None) -> Cell:
+    """Return a time that sorts by its length, and not by its text."""
+    return Cell(time(ns), ns)
+
+
+def part(share: float | None) -> Cell:
+    return Cell(share_text(share), share)
+
+
+def counted(number: int) -> Cell:
+    return Cell(f"{number:,}", number)
 
 
 def kernels(study: TraceStudy, limit: int | None) -> SectionOrGap:
@@ -55,9 +88,9 @@ def kernels(study: TraceStudy, limit: int | None) -> SectionOrGap:
         Column("launched by", "name", spare=2), Column("tensor cores", "words", spare=2),
     )  # fmt: skip
     rows = tuple(
-        row(kernel_name(k.name), k.category, time(k.total_ns), share_text(k.share),
-            f"{k.count:,}", time(k.mean_ns), time(k.least_ns),
-            time(k.most_ns), k.op, {True: "yes", False: "no", None: ""}[k.tensor_cores],
+        row(kernel_name(k.name), k.category, timed(k.total_ns), part(k.share),
+            counted(k.count), timed(k.mean_ns), timed(k.least_ns),
+            timed(k.most_ns), k.op, {True: "yes", False: "no", None: ""}[k.tensor_cores],
             minor=k.share < MIN_EXACT_SHARE)
         for k in study.kernels[:limit]
     )  # fmt: skip
@@ -115,12 +148,12 @@ def _operator_table(ops: Sequence[OpRow], limit: int | None, *, has_inputs: bool
         row(
             op.name,
             *([op.shape] if has_inputs else []),
-            *([time(op.device_self_ns)] if on_device else []),
-            share_text(op.share),
-            f"{op.count:,}",
-            *([time(op.device_ns)] if on_device else []),
-            time(op.host_self_ns),
-            time(op.host_ns),
+            *([timed(op.device_self_ns)] if on_device else []),
+            part(op.share),
+            counted(op.count),
+            *([timed(op.device_ns)] if on_device else []),
+            timed(op.host_self_ns),
+            timed(op.host_ns),
             minor=not has_inputs and op.share < MIN_EXACT_SHARE,
         )
         for op in ops[:limit]
@@ -136,22 +169,47 @@ def modules(study: TraceStudy, limit: int | None) -> SectionOrGap:
     )  # fmt: skip
     rows = tuple(
         row(f"{'  ' * min(m.depth, MAX_INDENTS)}{m.path.split(' / ')[-1] or m.kind}", m.kind,
-            time(m.device_ns), share_text(m.share), time(m.device_self_ns),
-            time(m.host_ns), f"{m.count:,}", minor=m.share < MIN_EXACT_SHARE)
+            timed(m.device_ns), part(m.share), timed(m.device_self_ns),
+            timed(m.host_ns), counted(m.count), minor=m.share < MIN_EXACT_SHARE)
         for m in study.modules[:limit]
     )  # fmt: skip
     return trace_section(
         study,
         "modules",
         name="modules",
+        charts=(plot,) if (plot := _module_plot(study.modules)) is not None else (),
         table=Table(columns=columns, rows=rows, short=5, unseen=len(study.modules) - len(rows)),
         empty="Modules need Python stacks: record with with_stack=True.",
     )
 
 
+def _module_plot(rows: Sequence[ModuleRow]) -> IciclePlot | None:
+    """Return the modules as a tree; those whose holder has no row are left out."""
+    number: dict[str, int] = {"": -1}
+    kept: list[ModuleRow] = []
+    for found in sorted(rows, key=lambda m: m.depth):
+        if found.path.rpartition(" / ")[0] in number and found.path not in number:
+            number[found.path] = len(kept)
+            kept.append(found)
+    if len(kept) < MIN_TREE_NODES:
+        return None
+    return IciclePlot(
+        title="Time of each module, with those inside it",
+        names=tuple(m.path.rpartition(" / ")[2] for m in kept),
+        parents=tuple(number[m.path.rpartition(" / ")[0]] for m in kept),
+        notes=tuple(f"{m.kind}, {m.count:,} calls" for m in kept),
+        measures=(
+            Measure(name="device", unit="ns", values=tuple(m.device_ns for m in kept)),
+            Measure(name="host", unit="ns", values=tuple(m.host_ns for m in kept)),
+        ),
+        whole="model",
+        caption=TREE_CAPTION,
+    )
+
+
 def categories(study: TraceStudy) -> SectionOrGap:
     rows = tuple(
-        row(c.category, time(c.device_ns), share_text(c.share), f"{c.count:,}")
+        row(c.category, timed(c.device_ns), part(c.share), counted(c.count))
         for c in study.categories
     )
     columns = (Column("kind", "words"), *numbers("time", "share", "operations"))
@@ -184,7 +242,7 @@ def roofline(study: TraceStudy, limit: int | None) -> SectionOrGap:
         study,
         f"roofline{f' of {roofline.device}' if roofline.device else ''}",
         name="roofline",
-        charts=(_roofline_chart(roofline),),
+        charts=(plot,) if (plot := roofline_plot(roofline)) is not None else (),
         table=Table(columns=columns, rows=rows, short=5, unseen=len(roofline.rows) - len(rows)),
         notes=[f"{covered}{f'; the rest: {others}' if others else ''}"],
         trust=roofline.trust,
@@ -199,35 +257,115 @@ def _roofline_row(r: RooflineRow) -> Row:
         value = units.bandwidth(r.ceiling) if is_memory else units.flops(r.ceiling)
         ceiling = f"{value} {r.source}"
     return row(
-        r.op, r.shape, r.dtype, time(r.device_ns), share_text(r.share),
+        r.op, r.shape, r.dtype, timed(r.device_ns), part(r.share),
         units.bandwidth(r.bytes_s) if is_memory else units.flops(r.flops_s), r.bound or "—",
-        "over" if r.over_ceiling else share_text(r.attained), ceiling,
+        Cell("over" if r.over_ceiling else share_text(r.attained), r.attained), ceiling,
         minor=r.share < MIN_EXACT_SHARE,
     )  # fmt: skip
 
 
-def _roofline_chart(roofline: Roofline) -> RooflineChart:
-    """Return rate over intensity; the roofs are the ceilings of the operators."""
-    rows = [r for r in roofline.rows if r.intensity > 0 and r.flops_s > 0][:MAX_ROOFLINE_MARKS]
-    peaks = {r.ceiling for r in rows if r.bound == "compute" and r.ceiling}
-    bandwidths = [r.ceiling for r in rows if r.bound == "memory" and r.ceiling]
-    return RooflineChart(
-        marks=tuple(
-            RooflineMark(
-                letter="",
-                intensity=r.intensity,
-                flops_per_s=r.flops_s,
-                kind=r.bound,
-                share=r.share,
-                tip=f"{r.op} {shorten(r.shape, 60)}: {units.flops(r.flops_s)}",
-            )
-            for r in rows
-        ),
-        peaks=tuple(sorted(peaks, reverse=True)[:MAX_ROOFS]),
-        bandwidth=max(bandwidths, default=0.0),
-        caption="Rate over intensity of each operator, with its ceilings.",
-        detail="page",
+def roofline_plot(roofline: Roofline) -> RooflinePlot | None:
+    """Return the roofline as a figure; None where no operator has known work."""
+    groups = [
+        RooflineGroup(name=name, points=tuple(point(r) for r in rows if r.bytes)[:MAX_POINTS])
+        for name, rows in (
+            ("operators", roofline.rows), ("modules", roofline.modules),
+            ("kernels", roofline.kernels),
+        )
+    ]  # fmt: skip
+    if not groups[0].points:
+        return None
+    covered = f"{share_text(roofline.covered)} of the time has known work and is drawn."
+    still = any(r.bytes and not r.flops for r in roofline.rows)
+    edge = " Work without arithmetic, such as copies, stands at the left edge." if still else ""
+    return RooflinePlot(
+        title=roofline_title(roofline),
+        roofs=roofs(roofline.ceilings, {r.dtype for r in roofline.rows}, roofline.rows),
+        groups=tuple(group for group in groups if group.points),
+        caption=f"{covered}{edge} The size of a mark is its time, its shape what limits it; solid "
+        "roofs were measured here, dashed ones are the datasheet's, dotted ones were measured on a "
+        "busy machine and judge nothing. Click a mark to see its row.",
     )
+
+
+def roofline_title(roofline: Roofline) -> str:
+    """Return what the roofline shows, as a sentence."""
+    parts = []
+    bounds: tuple[tuple[RooflineLimit, float | None], ...] = (
+        ("compute", roofline.attained_of("compute")), ("memory", roofline.attained_of("memory")),
+        ("overhead", None),
+    )  # fmt: skip
+    for limit, attained in bounds:
+        part = roofline.share_of(limit)
+        if part < MIN_TITLE_SHARE:
+            continue
+        reach = f" and reach {share(attained)} of their roof" if attained is not None else ""
+        parts.append(f"{limit}-bound operators take {share(part)} of the time{reach}")
+    if not parts:
+        return "Rate and intensity of each operator; no usable ceiling of this device is known"
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def point(found: RooflineRow) -> RooflinePoint:
+    place = place_text(found.place)
+    notes = (
+        found.shape,
+        f"{found.count:,} × {time(found.mean_ns)}, {found.dtype}".rstrip(", "),
+        f"called from {place}" if place else "",
+        f"most of it in {found.module}" if found.module else "",
+        found.note,
+    )
+    return RooflinePoint(
+        name=kernel_name(found.op),
+        intensity=found.intensity,
+        rate=found.flops_s,
+        ns=found.device_ns,
+        share=found.share,
+        kind=found.limit,
+        attained=None if found.over_ceiling else found.attained,
+        notes=tuple(note for note in notes if note),
+        row=found.shape,
+    )
+
+
+def roofs(
+    ceilings: Sequence[Ceiling], dtypes: set[str], rows: Sequence[RooflineRow] = ()
+) -> tuple[Roof, ...]:
+    """Return the ceilings that matter to the drawn work; without any known ceilings, those that its
+    rows name."""
+    made = [
+        Roof(
+            name=ceiling.dtype or "memory",
+            value=ceiling.value,
+            kind="compute" if ceiling.quantity == "matmul" else "memory",
+            source=ceiling.source,
+            is_doubtful=ceiling.state != "usable",
+        )
+        for ceiling in ceilings
+        if ceiling.quantity == "copy" or (ceiling.quantity == "matmul" and ceiling.dtype in dtypes)
+    ]
+    if not made:
+        named = {
+            (r.bound, r.dtype if r.bound == "compute" else "memory", r.ceiling, r.source)
+            for r in rows
+            if r.ceiling is not None
+        }
+        made = [
+            Roof(name=name, value=value, kind="compute" if bound == "compute" else "memory",
+                 source="measured" if source == "measured" else "datasheet")
+            for bound, name, value, source in sorted(named)
+        ]  # fmt: skip
+    known = {roof.name for roof in made if roof.kind == "compute"}
+    longest_first = dict.fromkeys(r.dtype for r in rows if r.limit == "compute")
+    kept = [dtype for dtype in (*longest_first, *sorted(known)) if dtype in known]
+    kept = list(dict.fromkeys(kept))[:MAX_DTYPES]
+    flat = [roof for dtype in kept for roof in made if roof.name == dtype]
+    return (*flat, *(roof for roof in made if roof.kind == "memory"))
+
+
+def place_text(place: Place | None) -> str:
+    return f"{place.file}:{place.line} {place.function}".rstrip() if place is not None else ""
 
 
 def regions(study: TraceStudy) -> SectionOrGap:
@@ -236,8 +374,8 @@ def regions(study: TraceStudy) -> SectionOrGap:
         *numbers("times", "host", "device", "operations"), Column("", "name"),
     )  # fmt: skip
     rows = tuple(
-        row(r.name, r.kind, f"{r.count:,}", time(r.host_ns), time(r.device_ns),
-            f"{r.operations:,}", r.note)
+        row(r.name, r.kind, counted(r.count), timed(r.host_ns), timed(r.device_ns),
+            counted(r.operations), r.note)
         for r in study.regions
     )  # fmt: skip
     return trace_section(
@@ -346,8 +484,10 @@ def _rank_row(r: RankTime) -> Row:
     )  # fmt: skip
 
 
-def collectives(study: TraceStudy) -> SectionOrGap:
-    collectives = study.ranks.collectives if study.ranks else ()
+def collectives(study: TraceStudy, across: Ranks | None = None) -> SectionOrGap:
+    """`across`: the ranks side by side, where the study is of one of them."""
+    ranks = across or study.ranks
+    collectives = ranks.collectives if ranks else ()
     columns = (
         Column("collective", "name"),
         Column("group", "name", spare=2),
@@ -362,7 +502,7 @@ def collectives(study: TraceStudy) -> SectionOrGap:
         "collectives",
         name="collectives",
         table=Table(columns=columns, rows=tuple(map(_collective_row, collectives)), short=4),
-        empty="No collective could be matched over the ranks." if study.ranks else _ONE_RANK,
+        empty="No collective could be matched over the ranks." if ranks else _ONE_RANK,
     )
 
 
@@ -371,8 +511,9 @@ def _collective_row(c: CollectiveRow) -> Row:
         return "—" if value is None else units.bandwidth(value)
 
     return row(
-        c.name, c.group, f"{c.count:,}", "—" if c.bytes is None else units.bytes_(c.bytes),
-        time(c.wire_ns), time(c.wait_ns), time(c.skew_ns),
+        c.name, c.group, counted(c.count),
+        Cell("—" if c.bytes is None else units.bytes_(c.bytes), c.bytes),
+        timed(c.wire_ns), timed(c.wait_ns), timed(c.skew_ns),
         rate(c.algorithm_bytes_s), rate(c.bus_bytes_s),
         "—" if c.late_rank is None else str(c.late_rank),
     )  # fmt: skip

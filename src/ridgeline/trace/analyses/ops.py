@@ -225,7 +225,7 @@ def _sites(
     exposed = _summed(
         group_of_operation[of_steps], device_on_path(trace, links, window)[of_steps], size
     )
-    flops, moved, dtypes = _work(counted, group_of, size)
+    flops, executed, moved, dtypes = _work(counted, group_of, size)
     calls = np.bincount(grouped.group[grouped.rows == grouped.counted_as], minlength=size)
     kernels = _kernels(trace, group_of_operation, of_steps, steps)
     order = np.argsort(-(host + device), kind="stable")
@@ -250,6 +250,7 @@ def _sites(
                 device_ns=float(device[i]) / steps,
                 exposed_ns=float(exposed[i] if len(trace.device) else host[i]) / steps,
                 flops=float(flops[i]) / steps,
+                executed_flops=float(executed[i]) / steps,
                 bytes=float(moved[i]) / steps,
                 dtype=dtypes.get(i, ""),
                 kernels=kernels.get(i, ()),
@@ -267,9 +268,10 @@ def _summed(group: Rows, values: NDArray[Any], size: int) -> NDArray[np.int64]:
 
 def _work(
     counted: Counted, group_of: Rows, size: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64], dict[int, str]]:
-    """Return the matmul-like FLOPs, the bytes and the arithmetic of each group."""
-    flops, moved = np.zeros(size), np.zeros(size)
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], dict[int, str]]:
+    """Return the matmul-like FLOPs, all executed FLOPs, the bytes and the arithmetic of each
+    group."""
+    flops, executed, moved = np.zeros((3, size))
     dtypes: dict[int, str] = {}
     group = group_of[counted.rows]
     for group_number, work, tf32 in zip(
@@ -278,11 +280,12 @@ def _work(
         if group_number >= 0:
             work_of_call = counted.works[work]
             flops[group_number] += work_of_call.flops
+            executed[group_number] += work_of_call.executed
             moved[group_number] += work_of_call.bytes
             dtypes[group_number] = (
                 "tf32" if tf32 and work_of_call.dtype == "float32" else work_of_call.dtype
             )
-    return flops, moved, dtypes
+    return flops, executed, moved, dtypes
 
 
 def _kernels(

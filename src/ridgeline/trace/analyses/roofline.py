@@ -92,6 +92,7 @@ def roofline(
         rows=tuple(sorted(table, key=lambda row: -row.device_ns)[:limit]),
         covered=known / total,
         uncovered=left,
+        ceilings=device.ceilings if device is not None else (),
         trust=_trust(trace, known / total),
     )
 

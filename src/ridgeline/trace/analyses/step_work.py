@@ -18,7 +18,7 @@ from ridgeline.cost.formulas import find
 from ridgeline.records.facts import Trust
 from ridgeline.records.machine import Device
 from ridgeline.records.step_work import StepWork, Uncounted
-from ridgeline.records.trace import RooflineRow, Window
+from ridgeline.records.trace import MAX_SHORT_NS, RooflineRow, Window, attained_share
 from ridgeline.trace.analyses.busy import busy_spans, is_communication
 from ridgeline.trace.analyses.recorded_calls import DTYPES, CallWork, OpWork, call_work, is_free
 from ridgeline.trace.analyses.roofline import Hint, hint_of, roofline, row_of
@@ -322,7 +322,6 @@ def _trust(trace: Trace, time: OperatorTime) -> Trust:
     return Trust()
 
 
-MAX_SHORT_NS = 10_000
 MAX_UNCOUNTED_OPERATORS = 10
 
 
@@ -343,22 +342,10 @@ def limits(rows: tuple[RooflineRow, ...]) -> Bound:
     return Bound(
         compute_share=sum(row.share for row in compute),
         memory_share=sum(row.share for row in memory),
-        attained=_attained([*compute, *memory]),
-        compute_attained=_attained(compute),
-        memory_attained=_attained(memory),
+        attained=attained_share([*compute, *memory]),
+        compute_attained=attained_share(compute),
+        memory_attained=attained_share(memory),
     )
-
-
-def _attained(rows: list[RooflineRow]) -> float | None:
-    # Data in a cache, or a Winograd product, may be faster than a ceiling that does not bind it.
-    # Such an operator counts as having reached its ceiling.
-    known_rows = [
-        (row.device_ns, 1.0 if row.over_ceiling else row.attained)
-        for row in rows
-        if row.over_ceiling or row.attained is not None
-    ]
-    spent = sum(ns for ns, _ in known_rows)
-    return sum(ns * min(share or 0.0, 1.0) for ns, share in known_rows) / spent if spent else None
 
 
 def uncounted(
