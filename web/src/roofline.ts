@@ -353,6 +353,8 @@ function entry(kind: Kind, points: RooflinePoint[]): HTMLElement {
   ctx.fillStyle = colour(KINDS[kind].colour);
   ctx.fill();
   const share = points.filter((point) => (point.kind ?? "") === kind).reduce((sum, point) => sum + point.share, 0);
-  item.append(canvas, `${KINDS[kind].text}, ${written(share, "share")} of the time`);
+  const whole = points.reduce((sum, point) => sum + point.share, 0);
+  // Models side by side are no parts of one whole.
+  item.append(canvas, whole > 1.01 ? KINDS[kind].text : `${KINDS[kind].text}, ${written(share, "share")} of the time`);
   return item;
 }

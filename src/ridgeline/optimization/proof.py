@@ -191,5 +191,18 @@ def total_of(search: Search, kept: Sequence[Candidate], result: Contest) -> Tota
         peak_bytes=max((trial.peak_bytes for trial in result.after), default=0),
         compile_s=compile_s,
         pays_after=pays_after(result, compile_s),
+        losses_before=losses_of(result.before[0]) if result.before else (),
+        losses_after=losses_of(result.after[0]),
         applied=result.after[0].applied,
     )
+
+
+def losses_of(trial: Trial) -> tuple[float | None, ...]:
+    """Return the losses of the first steps, watched ones and those after them."""
+    seen = {number: step.loss for number, step in enumerate(trial.watched)}
+    seen |= {step.number: step.loss for step in trial.later}
+    last = min(max(seen, default=-1) + 1, MAX_LOSSES)
+    losses = [seen.get(number) for number in range(last)]
+    if all(loss is None for loss in losses):
+        return ()
+    return tuple(x if x is not None and math.isfinite(x) else None for x in losses)

@@ -4,10 +4,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ridgeline.records.cost import Cost, MeasuredPeak, Memory, Parameters
+from ridgeline.records.cost import PHASES, Cost, MeasuredPeak, Memory, OpCost, Parameters, Totals
 from ridgeline.records.facts import Reason
 from ridgeline.records.latency import Generation, Latency
 from ridgeline.records.machine import CeilingState, Device
+from ridgeline.records.trace import RooflineRow
 
 Form = Literal["constant", "linear", "quadratic", "power"]
 
@@ -147,3 +148,71 @@ class ModelReport(Struct, frozen=True, kw_only=True):
         if self.mode == "training" and self.training_memory is not None:
             return self.training_memory
         return self.inference_memory
+
+    @property
+    def samples_per_s(self) -> float:
+        """By the median latency; 0 if there is none."""
+        return self.samples / (self.latency.summary.median_ns / 1e9) if self.latency else 0.0
+
+    @property
+    def operators(self) -> tuple[RooflineRow, ...]:
+        """The operators of the mode asked for, each at the most that the ceilings allow: none was
+        timed alone. The times are lower bounds, the longest first."""
+        sums: dict[tuple[str, str, str], Totals] = {}
+        modules: dict[tuple[str, str, str], str] = {}
+        for op in self._counted:
+            key = op.op, op.phase, op.dtype
+            sums[key] = sums.get(key, Totals()) + op.totals
+            modules.setdefault(key, op.module)
+        whole = sum(self._floor_ns(totals) for totals in sums.values()) or 1.0
+        rows = [
+            self._floor_row(op, phase, dtype, modules[op, phase, dtype], totals, whole)
+            for (op, phase, dtype), totals in sums.items()
+            if totals.bytes
+        ]
+        return tuple(sorted(rows, key=lambda row: -row.device_ns))
+
+    @property
+    def module_floor_ns(self) -> dict[str, float]:
+        """The least time of each module, with all modules inside it, by its path."""
+        floors: dict[str, float] = {}
+        for op in self._counted:
+            names = op.module.split(".") if op.module else []
+            for depth in range(len(names) + 1):
+                path = ".".join(names[:depth])
+                floors[path] = floors.get(path, 0.0) + self._floor_ns(op.totals)
+        return floors
+
+    @property
+    def _counted(self) -> list[OpCost]:
+        phases = PHASES if self.mode == "training" else PHASES[:1]
+        return [op for op in self.cost.ops if op.phase in phases]
+
+    def _floor_ns(self, totals: Totals) -> float:
+        place = self.placement
+        compute_s = totals.all_flops / place.ceiling_flops if place.ceiling_flops else 0.0
+        memory_s = totals.bytes / place.ceiling_bytes if place.ceiling_bytes else 0.0
+        return 1e9 * max(compute_s, memory_s)
+
+    def _floor_row(
+        self, op: str, phase: str, dtype: str, module: str, totals: Totals, whole: float
+    ) -> RooflineRow:
+        place, ns = self.placement, self._floor_ns(totals)
+        intensity = totals.all_flops / totals.bytes
+        is_compute = intensity > place.ridge_intensity
+        known = place.ceiling_state == "usable"
+        return RooflineRow(
+            op=op,
+            shape=phase,
+            dtype=dtype,
+            count=max(totals.calls, 1),
+            device_ns=round(ns),
+            share=ns / whole,
+            flops=totals.all_flops / max(totals.calls, 1),
+            bytes=totals.bytes / max(totals.calls, 1),
+            flops_s=min(place.ceiling_flops, intensity * place.ceiling_bytes),
+            bytes_s=totals.bytes / (ns / 1e9) if ns else 0.0,
+            intensity=intensity,
+            bound=("compute" if is_compute else "memory") if known else "",
+            module=module,
+        )

@@ -149,6 +149,11 @@ class Total(Struct, frozen=True, kw_only=True, rename={"fixes": "changes"}):
     peak_bytes: int = 0
     compile_s: float = 0.0
     pays_after: int | None = None
+    losses_before: tuple[float | None, ...] = ()
+    """The loss of each of the first steps of a fresh process without the fixes; None where it was
+    not seen or is not finite."""
+    losses_after: tuple[float | None, ...] = ()
+    """The same with the fixes, on the same data."""
     applied: tuple[Applied, ...] = ()
     """The fixes as they were applied in those processes, with the user's own lines."""
 

@@ -56,6 +56,8 @@ class Cell(Struct, frozen=True):
     """The value behind the text, in the unit of its column, for sorting and plotting."""
     tone: Tone = "plain"
     bold: bool = False
+    bar: float | None = None
+    """Its share of the largest value that it is compared with, which a page draws as a bar."""
 
 
 class Column(Struct, frozen=True):

@@ -41,6 +41,8 @@ KINDS = (
     "forward", "backward", "optimizer", "evaluation",
 )  # fmt: skip
 """Causes of idle time, and phases of a step, that have a colour in the page's style."""
+_UNNAMED = ("idle", "not explained")
+"""Parts of a whole that are grey, because nothing is known of them."""
 
 
 def draw(chart: Any) -> str:
@@ -280,15 +282,17 @@ def split(chart: SplitChart) -> str:
     drawn: list[str] = []
     legend: list[str] = []
     x, legend_x, y = 0.0, 0.0, 60.0
-    for part in chart.parts:
+    has_kinds = all(part.name in (*KINDS, *_UNNAMED) for part in chart.parts)
+    for i, part in enumerate(chart.parts):
+        kind = _kind(part.name) if has_kinds else f"c{i % 8 + 1}"
         wide = WIDE * part.value / total
         words = f"{part.name} {part.figure}"
-        drawn.append(svg.box(x, 4, wide, 34, _kind(part.name), words))
+        drawn.append(svg.box(x, 4, wide, 34, kind, words))
         x += wide
         room = 28 + 7.0 * len(words)
         if legend_x + room > WIDE:
             legend_x, y = 0.0, y + 20
-        legend.append(svg.box(legend_x, y - 10, 11, 11, _kind(part.name)))
+        legend.append(svg.box(legend_x, y - 10, 11, 11, kind))
         legend.append(svg.text(legend_x + 16, y, words))
         legend_x += room
     described = "; ".join(f"{part.name} {part.figure}" for part in chart.parts)

@@ -208,7 +208,17 @@ def _cell_classes(table: Table, row: Row, i: int) -> str:
     cell, column = row.cells[i], table.columns[i]
     kind = column.kind if i or column.kind != "number" else "words"
     tone = cell.tone if cell.tone != "plain" else ""
-    return " ".join(x for x in (kind, tone, "verdict" if tone else "", "bold" * cell.bold) if x)
+    return " ".join(
+        x
+        for x in (
+            kind,
+            tone,
+            "verdict" if tone else "",
+            "bold" * cell.bold,
+            "bar" * (cell.bar is not None),
+        )
+        if x
+    )
 
 
 def _cell(table: Table, row: Row, i: int) -> str:

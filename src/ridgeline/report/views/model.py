@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ridgeline import units
 from ridgeline.records.cost import (
@@ -12,7 +13,6 @@ from ridgeline.records.cost import (
     MeasuredPeak,
     Memory,
     ModuleCost,
-    Phase,
     Totals,
 )
 from ridgeline.records.latency import Generation, Latency
@@ -76,8 +76,14 @@ _NO_SHARE = {
 def model_report(reports: Sequence[ModelReport]) -> Report:
     return Report(
         document=lambda: document(reports), data=lambda: data(reports),
-        figures=lambda: figures(reports),
+        figures=lambda: figures(reports), page=lambda: _page(reports),
     )  # fmt: skip
+
+
+def _page(reports: Sequence[ModelReport]) -> Document:
+    from ridgeline.report.views import model_page  # it builds on this module
+
+    return model_page.page(reports)
 
 
 def document(reports: Sequence[ModelReport]) -> Document:
@@ -85,7 +91,7 @@ def document(reports: Sequence[ModelReport]) -> Document:
         return _one_model(reports[0])
     return Document(
         answer=(Span(f"{len(reports)} models side by side"),),
-        blocks=(_side_by_side(reports), *_roofline(reports), *_notes(reports)),
+        blocks=(side_by_side(reports), *_roofline(reports), *notes(reports)),
     )
 
 
@@ -105,7 +111,7 @@ def _one_model(report: ModelReport) -> Document:
     return Document(
         answer=(Span(report.model),),
         about=(report.target, " ".join(report.inputs), report.mode, report.device.name),
-        blocks=(*blocks, *_roofline([report]), *_notes([report]), *_next_command(report)),
+        blocks=(*blocks, *_roofline([report]), *notes([report]), *_next_command(report)),
         title=f"{report.model}: {place.bottleneck}",
         footer=SCHEMA,
     )
@@ -394,13 +400,13 @@ def _roofline(reports: Sequence[ModelReport]) -> Iterator[Block]:
     )
 
 
-def _notes(reports: Sequence[ModelReport]) -> Iterator[Block]:
+def notes(reports: Sequence[ModelReport]) -> Iterator[Block]:
     """Return notes that all models share once, and others under the name of their model."""
     each = [list(dict.fromkeys(_notes_of(report))) for report in reports]
     shared = [note for note in each[0] if all(note in notes for notes in each)]
     lines = list(shared)
-    for report, notes in zip(reports, each, strict=True):
-        lines += [f"{report.model}: {note}" for note in notes if note not in shared]
+    for report, own in zip(reports, each, strict=True):
+        lines += [f"{report.model}: {note}" for note in own if note not in shared]
     if lines:
         yield Labelled(tuple(item("note", line, level="quiet") for line in lines))
 
@@ -423,51 +429,69 @@ def _letter(index: int) -> str:
     return chr(ord("A") + index % 26)
 
 
-def _side_by_side(reports: Sequence[ModelReport]) -> Table:
+def side_by_side(reports: Sequence[ModelReport]) -> Table:
     """Return a row for each figure and a column for each model, without rows that are empty for
     all."""
     columns = [{(group, label): value for group, label, value in _figure_rows(r)} for r in reports]
     keys = dict.fromkeys(key for column in columns for key in column)
     rows, last = [], ""
     for group, label in keys:
-        values = [column.get((group, label), "") for column in columns]
-        if any(values):
-            rows.append(row(label, *values, gap=bool(last) and group != last))
+        values = [column.get((group, label), Cell("")) for column in columns]
+        if any(cell.text for cell in values):
+            rows.append(row(label, *_with_bars(values), gap=bool(last) and group != last))
             last = group
     names = (Column(f"{_letter(i)}  {report.model}") for i, report in enumerate(reports))
     return Table(columns=(Column("", "words"), *names), rows=tuple(rows))
 
 
-def _figure_rows(report: ModelReport) -> list[tuple[str, str, str]]:
+def _with_bars(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells of a row, with bars where all of them are numbers."""
+    numbers = [cell.number for cell in cells if cell.number is not None]
+    most = max(numbers, default=0.0)
+    if len(numbers) < len(cells) or most <= 0:
+        return list(cells)
+    return [replace(cell, bar=max(cell.number or 0.0, 0.0) / most) for cell in cells]
+
+
+Figure = tuple[str, str, Cell]
+"""Group, label and value of a figure."""
+
+
+def _figure(group: str, label: str, value: str, number: float | None = None) -> Figure:
+    return group, label, Cell(value, number if value else None)
+
+
+def _figure_rows(report: ModelReport) -> list[Figure]:
     """Return (group, label, value), the same labels in the same order for every model."""
     p = report.parameters
     identity = [
-        ("model", "target", report.target),
-        ("model", "input", " ".join(report.inputs)),
-        ("model", "parameters", units.count(p.total)),
-        ("model", "trainable", units.count(p.trainable)),
-        ("model", "arithmetic", report.cost.dtype),
+        _figure("model", "target", report.target),
+        _figure("model", "input", " ".join(report.inputs)),
+        _figure("model", "parameters", units.count(p.total), p.total),
+        _figure("model", "trainable", units.count(p.trainable), p.trainable),
+        _figure("model", "arithmetic", report.cost.dtype),
     ]
     return [*identity, *_work_figures(report), *_memory_figures(report), *_speed_figures(report)]
 
 
-def _work_figures(report: ModelReport) -> list[tuple[str, str, str]]:
+def _work_figures(report: ModelReport) -> list[Figure]:
     cost = report.cost
     forward = cost.phases["forward"]
 
-    def flop(phase: Phase) -> str:
-        return units.flop(cost.phases[phase].flops)
+    def flop(label: str, flops: float) -> Figure:
+        return _figure("work", label, units.flop(flops), flops)
 
     causal = forward.flops - forward.skipped_flops if forward.skipped_flops else 0
+    intensity = _intensity(cost)
     return [
-        ("work", "MACs, forward", units.count(forward.macs)),
-        ("work", "FLOPs, forward", flop("forward")),
-        ("work", "…causal part alone", units.flop(causal) if causal else ""),
-        *(("work", f"FLOPs, {p}", flop(p)) for p in PHASES[1:3]),
-        ("work", "all FLOPs, forward", units.flop(forward.all_flops)),
-        ("work", "bytes, forward", units.bytes_(forward.bytes)),
-        ("work", "intensity", f"{units.significant(_intensity(cost))} FLOP/B"),
-        ("work", "coverage", f"{units.significant(cost.coverage_percent, 4)} %"),
+        _figure("work", "MACs, forward", units.count(forward.macs), forward.macs),
+        flop("FLOPs, forward", forward.flops),
+        _figure("work", "…causal part alone", units.flop(causal) if causal else "", causal),
+        *(flop(f"FLOPs, {p}", cost.phases[p].flops) for p in PHASES[1:3]),
+        flop("all FLOPs, forward", forward.all_flops),
+        _figure("work", "bytes, forward", units.bytes_(forward.bytes), forward.bytes),
+        _figure("work", "intensity", f"{units.significant(intensity)} FLOP/B", intensity),
+        _figure("work", "coverage", f"{units.significant(cost.coverage_percent, 4)} %"),
     ]
 
 
@@ -476,41 +500,43 @@ def _intensity(cost: Cost) -> float:
     return forward.flops / forward.bytes if forward.bytes else 0.0
 
 
-def _memory_figures(report: ModelReport) -> list[tuple[str, str, str]]:
+def _memory_figures(report: ModelReport) -> list[Figure]:
     memory = report.memory
-    rows = [
-        ("memory", f"{name}, bytes", units.bytes_(size) if size else "")
-        for name, size in memory_kinds(memory)
-    ]
-    rows.append(("memory", f"peak, {memory.mode}", units.bytes_(memory.peak_bytes)))
+
+    def size(label: str, held: int) -> Figure:
+        return _figure("memory", label, units.bytes_(held) if held else "", held)
+
+    rows = [size(f"{name}, bytes", held) for name, held in memory_kinds(memory)]
+    rows.append(size(f"peak, {memory.mode}", memory.peak_bytes))
     if report.mode == "inference" and report.training_memory is not None:
         training = report.training_memory
-        label = f"peak, training ({training.optimizer})"
-        rows.append(("memory", label, units.bytes_(training.peak_bytes)))
+        rows.append(size(f"peak, training ({training.optimizer})", training.peak_bytes))
     if report.measured_peak is not None:
-        rows.append(("memory", "peak, measured", units.bytes_(report.measured_peak.peak_bytes)))
+        rows.append(size("peak, measured", report.measured_peak.peak_bytes))
     if report.fit is not None:
         label = f"largest batch in {units.bytes_(report.fit.budget_bytes)}"
-        rows.append(("memory", label, str(report.fit.batch)))
+        rows.append(_figure("memory", label, str(report.fit.batch), report.fit.batch))
     return rows
 
 
-def _speed_figures(report: ModelReport) -> list[tuple[str, str, str]]:
+def _speed_figures(report: ModelReport) -> list[Figure]:
     place = report.placement
-    rows = [("speed", "latency", "—")]
+    rows = [_figure("speed", "latency", "—")]
     if report.latency is not None:
         s = report.latency.summary
         low, high = units.seconds(s.ci_low_ns / 1e9), units.seconds(s.ci_high_ns / 1e9)
-        per_second = report.samples / (s.median_ns / 1e9)
+        rate = report.samples_per_s
+        achieved = place.flops_per_second or 0.0
         rows = [
-            ("speed", "latency", units.seconds(s.median_ns / 1e9)),
-            ("speed", "95 % interval", f"{low} – {high}"),
-            ("speed", "p95", "—" if s.p95_ns is None else units.seconds(s.p95_ns / 1e9)),
-            ("speed", "throughput", f"{units.significant(per_second)} samples/s"),
-            ("speed", "achieved", units.flops(place.flops_per_second or 0)),
-            ("speed", "of the ceiling", _short_share(place)),
-        ]
-    return [*rows, ("speed", "limited by", place.bottleneck)]
+            _figure("speed", "latency", units.seconds(s.median_ns / 1e9), s.median_ns),
+            _figure("speed", "95 % interval", f"{low} – {high}"),
+            _figure("speed", "p95", "—" if s.p95_ns is None else units.seconds(s.p95_ns / 1e9),
+                    s.p95_ns),
+            _figure("speed", "throughput", f"{units.significant(rate)} samples/s", rate),
+            _figure("speed", "achieved", units.flops(achieved), achieved),
+            _figure("speed", "of the ceiling", _short_share(place), place.percent_of_ceiling),
+        ]  # fmt: skip
+    return [*rows, _figure("speed", "limited by", place.bottleneck)]
 
 
 def figures(reports: Sequence[ModelReport]) -> Figures:
