@@ -115,3 +115,8 @@ export interface Icicle {
   set_off_name: string;
   whole: string;
 }
+
+/** The samples of each variant of a comparison. */
+export interface Samples {
+  strips: { name: string; samples_ns: number[]; median_ns: number; is_baseline: boolean }[];
+}

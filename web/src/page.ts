@@ -5,8 +5,10 @@ import { linkFindings } from "./links";
 import { drawSource } from "./source";
 import { drawIcicle } from "./icicle";
 import { drawRoofline } from "./roofline";
+import { drawSamples, tipsOfPictures } from "./samples";
 import { makeHandy } from "./tables";
 import { drawTimeline } from "./timeline";
+import { hideTip, showTip } from "./tip";
 
 type Draw = (stage: HTMLElement, data: any) => void;
 
@@ -16,6 +18,7 @@ const DRAW: Record<string, Draw> = {
   Timeline: drawTimeline,
   IciclePlot: drawIcicle,
   RooflinePlot: drawRoofline,
+  SamplesChart: drawSamples,
 };
 
 function begin(): void {
@@ -32,6 +35,7 @@ function begin(): void {
   }
   document.querySelectorAll<HTMLTableElement>("table").forEach(makeHandy);
   linkFindings();
+  tipsOfPictures(showTip, hideTip);
 }
 
 if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin);

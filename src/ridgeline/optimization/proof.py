@@ -25,6 +25,8 @@ FIRST_BATCH_FACTOR = 8
 then."""
 SURE_RATIO = 1.05
 """A fix that was measured last and alone and surely gains more than this is not left out again."""
+MAX_LOSSES = 200
+"""Steps of which the losses are kept, to be drawn over each other."""
 _PARITY_ORDER = ("equal", "weak", "unknown", "differs")
 
 

@@ -1,10 +1,14 @@
 """What is run to judge the fixes that a race has proposed."""
 
+import math
+
 import pytest
 
 from ridgeline.optimization.candidates import Candidate, asked
 from ridgeline.optimization.judge import ULP, Judge
 from ridgeline.optimization.measure import STEP
+from ridgeline.optimization.proof import MAX_LOSSES, losses_of
+from ridgeline.records.trial import LaterStep, Trial, WatchedStep
 from tests.unit.optimization.fake_bench import FakeBench, candidate, times
 
 HALF = candidate("half", slot="precision", precision="bfloat16")
@@ -76,3 +80,15 @@ def test_a_repeat_that_a_contest_has_made_spares_another() -> None:
     judge.add_repeat(repeat)
     assert judge.compared(trial, [WORKERS]).equality == "differs"
     assert len(bench.asked) == 3
+
+
+def test_losses_of_watched_and_later_steps_are_one_curve() -> None:
+    trial = Trial(
+        watched=(WatchedStep(loss=3.0), WatchedStep(loss=math.nan), WatchedStep()),
+        later=(LaterStep(number=3, loss=2.0), LaterStep(number=5, loss=1.0),
+               LaterStep(number=10_000, loss=0.5)),
+    )  # fmt: skip
+    found = losses_of(trial)
+    assert found[:6] == (3.0, None, None, 2.0, None, 1.0)
+    assert len(found) == MAX_LOSSES
+    assert losses_of(Trial(watched=(WatchedStep(),))) == ()

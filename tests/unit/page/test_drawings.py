@@ -127,3 +127,34 @@ def test_a_folded_table_is_filtered_as_a_whole(opened: Open) -> None:
     page.locator("input[placeholder='filter rows']").fill("")
     page.locator("label.all input").check()
     assert page.locator("tbody tr:visible").count() == 40
+
+
+def comparison_page() -> str:
+    from ridgeline.report.views.comparison import document
+    from tests.unit.report.made_up_comparison import candidate, comparison, samples
+
+    odd = "</script><b>up</b>"
+    times = samples(7e6)
+    return html.render(document(comparison(candidate(odd, of_variant={"samples_ns": times}))))
+
+
+def test_samples_are_shown_in_four_ways(opened: Open) -> None:
+    page = opened(comparison_page())
+    figure = page.page.locator("figure[data-view=SamplesChart]")
+    assert figure.locator("svg").is_visible()
+    for name in ("over each other", "cumulative", "histogram"):
+        figure.get_by_role("button", name=name).click()
+        assert not figure.locator("svg").is_visible()
+        figure.locator("canvas:visible").wait_for()  # a figure is drawn with the next frame
+        assert figure.locator("canvas:visible").count() == 1
+        assert "</script><b>up</b>" in figure.locator(".u-legend:visible").inner_text()
+    figure.get_by_role("button", name="each variant on its own scale").click()
+    assert figure.locator("svg").is_visible()
+    assert figure.locator("canvas:visible").count() == 0
+    assert page.complaints == []
+
+
+def test_a_mark_of_a_static_picture_has_a_tip(opened: Open) -> None:
+    page = opened(comparison_page()).page
+    page.locator("svg circle[aria-label^='A/A control']").first.hover()
+    assert page.locator(".tip").inner_text().startswith("A/A control: 1.00")

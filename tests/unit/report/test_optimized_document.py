@@ -10,17 +10,20 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.records.facts import Ratio, because
-from ridgeline.records.optimized import Optimized, SearchCode
+from ridgeline.records.optimized import Optimized, RaceSummary, SearchCode
+from ridgeline.report.document import ForestChart, Section
+from ridgeline.report.drawings import CurvesPlot
 from ridgeline.report.reasons import explain
 from ridgeline.report.renderers import csv as csv_renderer
 from ridgeline.report.renderers import json as json_renderer
-from ridgeline.report.views.optimized import FIGURES, data, figures
+from ridgeline.report.views.optimized import FIGURES, data, document, figures
 from tests.unit.report.made_up_optimized import (
     ALL,
     climbed,
     hostile,
     less_memory,
     nothing_kept,
+    ratio,
     rung,
     with_batch,
 )
@@ -140,3 +143,32 @@ def test_a_program_that_could_not_be_timed_has_no_figures() -> None:
     first = made["ladder"][0]
     assert (first["verdict"], first["ratio"], first["step_ms"]) == ("NOT_TRIED", None, None)
     assert (made["baseline_ms"], made["baseline_bytes"]) == (None, None)
+
+
+def _sections(found: Optimized) -> dict[str, Section]:
+    return {b.title: b for b in document(found).blocks if isinstance(b, Section)}
+
+
+def test_the_race_is_drawn_with_the_best_set_first() -> None:
+    found = climbed()
+    raced = {"autocast": ratio(1.1), "loader-workers": ratio(2.4), "tf32": ratio(0.9)}
+    rungs = tuple(replace(rung, raced=raced.get(rung.fix)) for rung in found.rungs)
+    race = RaceSummary(measured=3, ratio=ratio(2.9), control=ratio(1.001))
+    charts = [
+        block
+        for section in _sections(replace(found, rungs=rungs, race=race)).values()
+        for block in section.blocks
+        if isinstance(block, ForestChart)
+    ]
+    assert [mark.value for mark in charts[0].marks] == [2.9, 2.4, 1.1, 0.9, 1.001]
+    assert [mark.tone for mark in charts[0].marks] == ["good", "good", "good", "bad", "plain"]
+
+
+def test_losses_are_drawn_over_each_other_as_far_as_both_are_known() -> None:
+    found = climbed()
+    assert found.total is not None
+    known = replace(found.total, losses_before=(4.0, None, 3.0, 2.5), losses_after=(4.0, 3.5, 3.0))
+    (plot,) = _sections(replace(found, total=known))["Losses"].blocks
+    assert isinstance(plot, CurvesPlot)
+    assert [curve.values for curve in plot.curves] == [(4.0, None, 3.0), (4.0, 3.5, 3.0)]
+    assert "Losses" not in _sections(found)

@@ -9,6 +9,7 @@ import msgspec
 from ridgeline import units
 from ridgeline.records.facts import Ratio, Reason
 from ridgeline.records.ladder import (
+    MIN_FACTOR,
     Attempt,
     Ladder,
     verdict_of_ratio,
@@ -27,6 +28,8 @@ from ridgeline.report.document import (
     Commands,
     Document,
     Figures,
+    ForestChart,
+    IntervalMark,
     Item,
     Labelled,
     Paragraph,
@@ -39,6 +42,7 @@ from ridgeline.report.document import (
     item,
     row,
 )
+from ridgeline.report.drawings import Curve, CurvesPlot
 from ridgeline.report.numbers import is_ratio
 from ridgeline.report.reasons import applied_record, explain, explain_earlier
 from ridgeline.report.views.optimized_phrases import (
@@ -68,6 +72,7 @@ from ridgeline.report.views.optimized_waterfall import waterfall
 from ridgeline.units import plural
 
 KEPT = "✓"
+MIN_DRAWN_LOSSES = 3
 MIN_QUEUED_SHARE = 0.05
 """With shorter waits for a processor, step times with and without them hardly differ."""
 MAX_KINDS = 6
@@ -99,6 +104,8 @@ def document(result: Optimized) -> Document:
         blocks.append(Paragraph(remark, "doubt"))
     blocks += _other_training(ladder)
     blocks += _left_out(ladder)
+    blocks += _race(result)
+    blocks += _losses(result)
     blocks += _untried(result)
     blocks += _patch(result)
     blocks.append(Labelled(tuple(_ending(result))))
@@ -269,6 +276,61 @@ def _other_training(ladder: Ladder) -> Iterator[Block]:
     )
     table = Table(columns=columns, rows=tuple(rows))
     yield Section(title="Not the same training", blocks=(Paragraph(note), table))
+
+
+def _race(result: Optimized) -> Iterator[Block]:
+    """Return the ratio of each fix in the race, the best first."""
+    raced = [(rung, rung.raced) for rung in result.rungs if rung.raced is not None]
+    raced = [(rung, ratio) for rung, ratio in raced if is_ratio(ratio.value)]
+    if not raced:
+        return
+    race, marks = result.race, []
+    if race is not None and race.ratio is not None and is_ratio(race.ratio.value):
+        marks.append(_raced_mark("all that it proposed", race.ratio))
+    for rung, ratio in sorted(raced, key=lambda pair: -pair[1].value):
+        marks.append(_raced_mark(titled(rung), ratio))
+    if race is not None and race.control is not None and is_ratio(race.control.value):
+        marks.append(_raced_mark("A/A control", race.control))
+    better = sum(ratio.ci_low > 1 for _, ratio in raced)
+    title = f"In the race {better} of {plural(len(raced), 'set')} were surely faster"
+    chart = ForestChart(
+        marks=tuple(marks), band=MIN_FACTOR - 1,
+        band_meaning=f"differences below {100 * (MIN_FACTOR - 1):.0f} %, which do not matter",
+        title="Each set in one process, against what was kept by then", detail="page",
+    )  # fmt: skip
+    yield Section(title=title, blocks=(chart,), detail="page")
+
+
+def _raced_mark(name: str, ratio: Ratio) -> IntervalMark:
+    verdict = verdict_of_ratio(ratio)
+    tones: dict[str, Tone] = {"FASTER": "good", "SLOWER": "bad", "UNDECIDED": "unsure"}
+    return IntervalMark(
+        name=name, value=ratio.value, low=ratio.ci_low, high=ratio.ci_high, figure=factor(ratio),
+        tone=tones.get(verdict, "plain"),
+    )  # fmt: skip
+
+
+def _losses(result: Optimized) -> Iterator[Block]:
+    """Return the losses of the baseline and of the program with all kept fixes, on the same data
+    and over each other."""
+    total = result.total
+    if total is None:
+        return
+    steps = min(len(total.losses_before), len(total.losses_after))
+    if steps < MIN_DRAWN_LOSSES:
+        return
+    plot = CurvesPlot(
+        title="Losses with and without the fixes, step by step on the same data",
+        x=tuple(float(step) for step in range(steps)),
+        x_name="step",
+        unit="",
+        curves=(
+            Curve(name="baseline", values=total.losses_before[:steps]),
+            Curve(name="with all kept fixes", values=total.losses_after[:steps]),
+        ),
+        caption="Where one curve is seen, the other lies below it.",
+    )
+    yield Section(title="Losses", blocks=(plot,), detail="page")
 
 
 def _left_out(ladder: Ladder) -> Iterator[Block]:
