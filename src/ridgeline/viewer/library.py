@@ -127,14 +127,14 @@ def program_of(target: Target) -> str:
 
 
 def stage_of(run: RunDirectory) -> Stage:
-    """Return whether a run is under way. A damaged run is over."""
+    """Return whether a run is under way. The watcher holds its lock until it has written the report
+    page, the last file of a run. A damaged run is over."""
     try:
         if run.status() == "running":
             return "running"
-        is_open = run.run().status == "running" and not run.summary_file.exists()
     except RidgelineError:
         return "over"
-    return "concluding" if is_open and is_held(run.lock_file()) else "over"
+    return "concluding" if is_held(run.lock_file()) else "over"
 
 
 def entry_of(run: RunDirectory) -> Entry:

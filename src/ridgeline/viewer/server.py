@@ -15,6 +15,7 @@ import socketserver
 import sys
 import threading
 from collections.abc import Callable
+from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -27,6 +28,7 @@ from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.runs import remove, write_notes
 from ridgeline.report.plain import printable
+from ridgeline.report.renderers import html
 from ridgeline.viewer.library import Library, stage_of
 from ridgeline.viewer.live import Offsets, look
 from ridgeline.viewer.pages import Pages, live_data, run_link
@@ -59,7 +61,7 @@ REPORT_POLICY = (
 """A report is a page of its own with its script inside, and it may have been written by anyone who
 can write to the run's directory. In a sandbox it has no origin: it cannot read our pages, use our
 cookie, or reach any network."""
-ASSETS = {"viewer.css": "text/css", "viewer.js": "text/javascript"}
+ASSETS = {"style.css": "text/css", "viewer.css": "text/css", "viewer.js": "text/javascript"}
 _RUN_PATH = re.compile(r"/run/([^/]+)(/report|/live|/notes)?")
 
 
@@ -257,8 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
             return Answer(body=pages.comparison(query))
         name = path.removeprefix("/assets/")
         if path.startswith("/assets/") and name in ASSETS:
-            asset = files("ridgeline.viewer").joinpath("assets", name).read_bytes()
-            return Answer(body=asset, kind=ASSETS[name])
+            return Answer(body=_asset(name), kind=ASSETS[name])
         run, part = self._run_of(path), self._part_of(path)
         if run is None or part == "notes":
             return self._nothing()
@@ -346,6 +347,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(answer.body)
+
+
+@cache
+def _asset(name: str) -> bytes:
+    """Return a file of our pages. The style of reports is theirs too."""
+    if name == "style.css":
+        return html.asset(name).encode()
+    return files("ridgeline.viewer").joinpath("assets", name).read_bytes()
 
 
 def _offset(query: dict[str, str], name: str) -> int:

@@ -14,9 +14,14 @@ FLAGS = (
 )  # fmt: skip
 
 
+def chromium() -> str | None:
+    """Return the path of a browser; None if this machine has none."""
+    return next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
+    found = chromium()
     if found is None:
         pytest.skip("PAGES NOT TESTED: there is no chromium; apt-get install chromium")
     with sync_playwright() as playwright:

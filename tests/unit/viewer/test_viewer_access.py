@@ -17,7 +17,7 @@ ROUTES = (
     *("/", "/?q=", "/?q=canary", "/?sort=name&order=up", "/?figure=loss", "/?token=", "/?token=x"),
     *("/index.html", "//", "/.", "/..", "/%2e%2e/", "/favicon.ico", "/robots.txt", "/api", "/runs"),
     *("/compare", f"/compare?a={RUN}&b={RUN}", "/compare?a=x", f"/compare?a={RUN}"),
-    *("/assets/viewer.css", "/assets/viewer.js", "/assets/", "/assets/../library.py"),
+    *("/assets/style.css", "/assets/viewer.css", "/assets/viewer.js", "/assets/../library.py"),
     *(f"/run/{RUN}{part}" for part in ("", "/", "/report", "/live", "/notes", "/delete", "/x")),
     *(f"/run/{RUN}/live?steps={n}&telemetry={n}" for n in (-1, 0, 5, "x", 10**30)),
     *(f"/run/{RUN}?token={t}" for t in ("", "x", "%00", "A" * 43, "A" * 9000)),

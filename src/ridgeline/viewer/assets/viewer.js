@@ -51,8 +51,8 @@ function editInPlace(row) {
   for (const field of [tags, text]) {
     field.addEventListener("change", save);
     field.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") { tags.value = saved.tags; text.value = saved.text; field.blur(); }
-      if (event.key === "Enter" && (field === tags || event.ctrlKey || event.metaKey)) field.blur();
+      if (event.key === "Escape") { tags.value = saved.tags; text.value = saved.text; }
+      if (event.key === "Enter" && (field === tags || event.ctrlKey || event.metaKey)) save();
     });
   }
 }
