@@ -58,7 +58,7 @@ def command(context: click.Context, root: Path | None, as_json: bool, verbose: b
     if context.invoked_subcommand is not None:
         return
     from ridgeline.cli.output import deliver
-    from ridgeline.records.runs import all_runs, remove_unfinished
+    from ridgeline.records.runs import all_runs, remove_unfinished, shown_folder
     from ridgeline.report.views.runs import run_line, runs_report
 
     folder = runs_folder(root)
@@ -66,10 +66,8 @@ def command(context: click.Context, root: Path | None, as_json: bool, verbose: b
     for run in runs:
         if not is_busy(run):
             remove_unfinished(run, UNFINISHED_AGE_S)
-    here = Path.cwd()
-    shown_folder = folder.relative_to(here) if folder.is_relative_to(here) else folder
     lines = [run_line(run) for run in runs]
-    deliver(runs_report(str(folder), str(shown_folder), lines), as_json, None)
+    deliver(runs_report(str(folder), shown_folder(folder), lines), as_json, None)
 
 
 @command.command("show")

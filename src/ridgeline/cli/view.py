@@ -70,6 +70,8 @@ def command(
 
 
 def _serve(folder: Path, run: "RunDirectory | None", port: int, opens_browser: bool) -> int:
+    from ridgeline.records.runs import shown_folder
+    from ridgeline.report.plain import printable
     from ridgeline.viewer.library import Library
     from ridgeline.viewer.pages import run_link
     from ridgeline.viewer.server import Viewer
@@ -83,7 +85,8 @@ def _serve(folder: Path, run: "RunDirectory | None", port: int, opens_browser: b
         ) from error
     path = "/" if run is None else run_link(run.name)
     with server:
-        click.echo(f"ridgeline: the runs of {folder} are at {server.address(path)}", err=True)
+        where = printable(shown_folder(folder))
+        click.echo(f"ridgeline: the runs of {where} are at {server.address(path)}", err=True)
         click.echo("ridgeline: Ctrl-C ends this server", err=True)
         if opens_browser:
             address = server.address(path, single_use=True)
@@ -112,6 +115,7 @@ def _watch(folder: Path, name: str) -> int:
     from ridgeline.cli.output import report_console
     from ridgeline.diagnosis.conclusion import recorded_summary
     from ridgeline.records.runs import all_runs, find
+    from ridgeline.report.plain import printable
     from ridgeline.report.renderers import terminal
     from ridgeline.report.views.run import document
     from ridgeline.viewer.library import stage_of
@@ -120,7 +124,7 @@ def _watch(folder: Path, name: str) -> int:
     if not sys.stdout.isatty():
         raise UsageError("--live draws on a terminal, and stdout is none", "ridgeline runs show")
     under_way = (run for run in all_runs(folder) if stage_of(run) != "over")
-    run = find(folder, name or "latest") if name else next(under_way, None)
+    run = find(folder, name) if name else next(under_way, None)
     if run is None:
         raise RidgelineError(
             f"no run in {folder} is under way", "ridgeline runs show prints the newest report"
@@ -129,7 +133,7 @@ def _watch(folder: Path, name: str) -> int:
     try:
         show_live(run, console)
     except KeyboardInterrupt:
-        click.echo(f"ridgeline: {run.name} runs on; only this view has ended", err=True)
+        click.echo(f"ridgeline: {printable(run.name)} runs on; only this view has ended", err=True)
         return 0
     terminal.render(document(recorded_summary(run)), console)
     return 0

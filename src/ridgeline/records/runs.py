@@ -37,6 +37,14 @@ def all_runs(root: Path) -> tuple[RunDirectory, ...]:
     return tuple(sorted(runs, key=lambda run: (began(run), run.name), reverse=True))
 
 
+def shown_folder(folder: Path) -> str:
+    """Return a folder as a person would type it here: relative to the working directory if it is
+    below."""
+    with contextlib.suppress(OSError, ValueError):
+        return str(folder.relative_to(Path.cwd()))
+    return str(folder)
+
+
 def began(run: RunDirectory) -> float:
     """Return when a run began, in seconds since 1970. For a damaged run this is the time when its
     directory was last changed."""

@@ -21,7 +21,7 @@ from ridgeline.records.finding import Finding
 from ridgeline.records.run import RunFile
 from ridgeline.records.run_directory import RunDirectory, open_plain_file
 from ridgeline.records.run_summary import RunSummary
-from ridgeline.records.runs import MAX_NOTES_LENGTH
+from ridgeline.records.runs import MAX_NOTES_LENGTH, shown_folder
 from ridgeline.report.document import Document, Part, SplitChart, prose
 from ridgeline.report.numbers import share, signed
 from ridgeline.report.plain import printable
@@ -100,7 +100,7 @@ class Pages:
         entries = ordered(found, key, descending=is_descending)
         return self._made(
             "runs.html.jinja",
-            folder=str(self._library.folder),
+            folder=shown_folder(self._library.folder),
             total=len(everything),
             title=units.plural(len(everything), "run"),
             total_bytes=sum(entry.line.bytes_on_disk for entry in everything),

@@ -15,7 +15,8 @@ from click.testing import CliRunner, Result
 
 from ridgeline.cli.view import command
 from ridgeline.errors import RidgelineError, UsageError
-from tests.unit.viewer.served import made
+from ridgeline.records.run_directory import RunDirectory
+from tests.unit.viewer.served import made, made_running
 
 RUN = "1115-010203-train"
 START_TIMEOUT_S = 60
@@ -86,6 +87,49 @@ def test_a_port_that_cannot_be_is_refused(port: str) -> None:
 def test_live_needs_a_terminal(tmp_path: Path) -> None:
     error = called("--live", "--runs-dir", str(tmp_path)).exception
     assert isinstance(error, UsageError)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes the captured output for a terminal."""
+    monkeypatch.setattr(
+        "click.testing._NamedTextIOWrapper.isatty", lambda self: True, raising=False
+    )
+
+
+@pytest.mark.usefixtures("terminal")
+def test_live_takes_the_run_under_way_and_ctrl_c_leaves_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path, "newer", began_at="2026-11-16T01:02:03+00:00")
+    made_running(tmp_path, RUN)
+    shown: list[str] = []
+
+    def interrupted(run: RunDirectory, console: object) -> None:
+        shown.append(run.name)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ridgeline.viewer.terminal.show_live", interrupted)
+    result = called("--live", "--runs-dir", str(tmp_path))
+    assert result.exit_code == 0, result.exception
+    assert shown == [RUN]
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("terminal")
+def test_live_without_a_run_under_way_says_so(tmp_path: Path) -> None:
+    made(tmp_path, RUN)
+    error = called("--live", "--runs-dir", str(tmp_path)).exception
+    assert isinstance(error, RidgelineError)
+    assert "under way" in error.message
+
+
+@pytest.mark.usefixtures("terminal")
+def test_live_prints_the_report_of_a_run_that_is_over(tmp_path: Path) -> None:
+    made(tmp_path, RUN)
+    result = called("--live", RUN, "--runs-dir", str(tmp_path))
+    assert result.exit_code == 0
+    assert "input-bound" in result.stdout
 
 
 def test_a_browser_is_opened_by_an_address_that_works_once(
