@@ -44,7 +44,7 @@ CASES = {
         ["model", "bad.py:fine", *SHAPE, "--sweep", "batch=²,3"], USAGE, "not understood",
     ),
     "short sweep": (["model", "bad.py:fine", *SHAPE, "--sweep", "batch=4"], USAGE, "two sizes"),
-    "no such format": (["model", "bad.py:fine", *SHAPE, "-o", "x.pdf"], USAGE, ".md"),
+    "no such format": (["model", "bad.py:fine", *SHAPE, "-o", "x.docx"], USAGE, ".md"),
     "no such folder": (["model", "bad.py:fine", *SHAPE, "-o", "no/x.md"], USAGE, "no folder no"),
     "nothing to train": (["model", "bad.py:frozen", *SHAPE, "--train"], USAGE, "--train"),
     "forward exits": (

@@ -95,7 +95,7 @@ CASES = {
     "mixed": (["w.py:fast", "w.py"], USAGE, "cannot be compared"),
     "threshold": (["w.py:fast", "w.py:slow", "--threshold", "many"], USAGE, "not a share"),
     "budget": (["w.py:fast", "w.py:slow", "--budget", "soon"], USAGE, "not a time"),
-    "format": (["w.py:fast", "w.py:slow", "-o", "x.pdf"], USAGE, ".html"),
+    "format": (["w.py:fast", "w.py:slow", "-o", "x.docx"], USAGE, ".html"),
     "empty folder": (["empty"], USAGE, "baseline_X.py"),
     "folder and more": (["empty", "w.py:fast"], USAGE, "alone"),
     "arguments for functions": (["w.py:fast", "w.py:slow", "--", "--x"], USAGE, "scripts"),

@@ -200,7 +200,7 @@ def test_a_comparison_of_traces_is_as_it_was(warm: Warm, tmp_path: Path) -> None
 def test_findings_are_kept_with_the_cache_and_drawn_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ridgeline.cli.trace import diagnose_trace
+    from ridgeline.diagnosis.trace_findings import diagnose_trace
     from ridgeline.trace.study import study
 
     monkeypatch.chdir(tmp_path)

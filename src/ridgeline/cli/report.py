@@ -153,7 +153,7 @@ def _written(
     if steps and report.figures is not None and not report.figures().rows:
         raise RidgelineError(
             f"{run.name} has no recorded step, so that there is no table and no curve of its steps",
-            "ridgeline runs show says why",
+            "it still runs: ask again later" if is_busy(run) else "ridgeline runs show says why",
         )
     for path, ending in wanted:
         show(f"writing {path.name}")

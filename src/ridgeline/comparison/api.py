@@ -21,6 +21,7 @@ from ridgeline.records import comparison as records
 from ridgeline.records.comparison import Goal
 from ridgeline.records.facts import Verdict
 from ridgeline.records.latency import Latency
+from ridgeline.report.notebook import ShownAsPage
 from ridgeline.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ BUDGET_S = 10.0
 Inputs = tuple[object, ...] | Mapping[str, object]
 
 
-class Timing:
-    """Says how long one call takes. `print` it for the median with its interval."""
+class Timing(ShownAsPage):
+    """Says how long one call takes. `print` it for the median with its interval; a notebook shows
+    every sample."""
 
     def __init__(self, name: str, record: Latency) -> None:
         self.name = name
@@ -58,6 +60,11 @@ class Timing:
         document = {"schema": "ridgeline.timing/1", "name": self.name}
         return json.render(document | msgspec.to_builtins(self.record))
 
+    def document(self) -> "Document":
+        from ridgeline.report.views.timing import document
+
+        return document(self.name, self.record)
+
     def __str__(self) -> str:
         from ridgeline.report.numbers import timing_text
 
@@ -66,8 +73,8 @@ class Timing:
     __repr__ = __str__
 
 
-class Comparison:
-    """The result of a comparison. `print` it for the whole report.
+class Comparison(ShownAsPage):
+    """The result of a comparison. `print` it for the whole report; a notebook shows its page.
 
     `verdict`, `ratio`, `ci` and `results` are those of the one candidate; with several, ask
     `candidates["name"]`.
@@ -110,22 +117,15 @@ class Comparison:
     def to_markdown(self) -> str:
         from ridgeline.report.renderers import markdown
 
-        return markdown.render(self._document())
+        return markdown.render(self.document())
 
     def to_html(self) -> str:
         """Return a page with charts that needs nothing else."""
         from ridgeline.report.renderers import html
 
-        return html.render(self._document())
+        return html.render(self.document())
 
-    def __str__(self) -> str:
-        from ridgeline.report.renderers import terminal
-
-        return terminal.render_text(self._document(), 120).strip("\n")
-
-    __repr__ = __str__
-
-    def _document(self) -> "Document":
+    def document(self) -> "Document":
         from ridgeline.report.views.comparison import document
 
         return document(self.record)

@@ -17,16 +17,19 @@ from ridgeline.records.run import Settings, Status, Target
 from ridgeline.records.run_directory import RunDirectory, runs_root
 from ridgeline.records.run_summary import RunSummary
 from ridgeline.records.verdict import DoubtCode, LimitCode, Verdict
+from ridgeline.report.document import Document, Span
+from ridgeline.report.notebook import ShownAsPage, shown_in_notebook
 
 _USAGE = "%%ridgeline [--steps N] [--trace-steps N] [--python] [--full] [--quiet] [NAME]"
 
 
-class profile:
+class profile(ShownAsPage):
     """Profile a block of code: what limits it, and where the time of each step goes.
 
-    When the block has ended, `run.summary` holds the figures and `run.directory` is the folder with
-    everything that was recorded. Under `ridgeline run`, and inside another `profile`, nothing is
-    recorded a second time, and the summary says so. Call `run.step()` (the same as
+    When the block has ended, its report is printed; a notebook shows its page, then and whenever
+    `run` is the last line of a cell. `run.summary` holds the figures, and `run.directory` is the
+    folder with everything that was recorded. Under `ridgeline run`, and inside another `profile`,
+    nothing is recorded a second time, and the summary says so. Call `run.step()` (the same as
     `ridgeline.step()`) at the end of each iteration if the loop has no optimizer step to see.
     """
 
@@ -94,6 +97,24 @@ class profile:
 
         step()
 
+    def document(self) -> Document:
+        if self.summary is None:
+            return Document(answer=(Span(f"{self.name} has not ended yet"),))
+        from ridgeline.report.views import run
+
+        return run.document(self.summary)
+
+    def page_document(self) -> Document:
+        if self.summary is None or self._run is None:
+            return self.document()
+        from ridgeline.diagnosis.run_page import run_page
+        from ridgeline.report.views.run import run_report
+
+        directory, summary = self._run, self.summary
+        page = run_report(summary, lambda: run_page(directory, summary)).page
+        assert page is not None
+        return page()
+
     def _make(self) -> RunDirectory:
         root = self._root or runs_root()
         directory = RunDirectory.make(root, f"{datetime.now():%m%d-%H%M%S}-{self.name}")
@@ -107,13 +128,17 @@ class profile:
             time.perf_counter_ns(),
             say=lambda text: None if quiet else print(text, file=sys.stderr),
         )
-        if not quiet:
-            from rich.console import Console
+        if quiet:
+            return
+        if shown_in_notebook(self):
+            return
+        from rich.console import Console
 
-            from ridgeline.report.renderers import terminal
-            from ridgeline.report.views.run import document
+        from ridgeline.report.renderers import terminal
 
-            terminal.render(document(self.summary), Console(file=sys.stderr, highlight=False))
+        terminal.render(
+            self.document(), Console(file=sys.stderr, highlight=False, force_jupyter=False)
+        )
 
 
 def _recorded_elsewhere(name: str) -> RunSummary:

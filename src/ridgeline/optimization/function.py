@@ -38,11 +38,14 @@ from ridgeline.records.reason_codes import Skip
 from ridgeline.records.run import Settings, Status, Target
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.trial import Asked
+from ridgeline.report.notebook import ShownAsPage
 from ridgeline.report.reasons import explain
 from ridgeline.units import parse_seconds
 
 if TYPE_CHECKING:
     import torch
+
+    from ridgeline.report.document import Document
 
 WATCHED_STEPS = 8
 MIN_TRIAL_STEPS, MAX_TRIAL_STEPS = 16, 300
@@ -57,9 +60,9 @@ _NEEDS_PROCESS = ("affinity", "kept-memory")
 """Fixes that need a process of their own, besides those that are environment variables."""
 
 
-class Result:
-    """Holds what `ridgeline.optimize` found. `print(result)` shows it, and `optimized` is the
-    record."""
+class Result(ShownAsPage):
+    """Holds what `ridgeline.optimize` found. `print(result)` shows it, a notebook shows its page,
+    and `optimized` is the record."""
 
     def __init__(self, optimized: Optimized) -> None:
         self.optimized = optimized
@@ -85,20 +88,10 @@ class Result:
         whether all of them together are."""
         return tuple(rung.fix for rung in self.rungs if rung.status == "kept")
 
-    def __str__(self) -> str:
-        from ridgeline.report.renderers import terminal
+    def document(self) -> "Document":
         from ridgeline.report.views.optimized import document
 
-        return terminal.render_text(document(self.optimized), 120).strip("\n")
-
-    __repr__ = __str__
-
-    def _repr_markdown_(self) -> str:
-        """Return what a notebook shows."""
-        from ridgeline.report.renderers import markdown
-        from ridgeline.report.views.optimized import document
-
-        return markdown.render(document(self.optimized))
+        return document(self.optimized)
 
 
 def optimize(
@@ -154,7 +147,7 @@ def optimize(
 
     Returns:
         A `Result` with the kept fixes, every fix that was tried or skipped with the reason, and
-        the proof. In a notebook it shows itself as a table.
+        the proof. In a notebook it shows itself as a page.
 
     Raises:
         UsageError: An argument makes no sense; the message says what was expected.

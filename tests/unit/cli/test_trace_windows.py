@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ridgeline.cli.trace import diagnose_trace
 from ridgeline.diagnosis.build_case import as_studied, case_of_trace
 from ridgeline.diagnosis.recorded_run import Attempts
+from ridgeline.diagnosis.trace_findings import diagnose_trace
 from ridgeline.records.trace import TraceStudy
 from ridgeline.trace.links import links_of
 from ridgeline.trace.study import study_one

@@ -77,7 +77,7 @@ def render_text(document: Document, width: int, *, full: bool = False) -> str:
     import io
 
     text = io.StringIO()
-    console = Console(file=text, width=width, highlight=False, no_color=True)
+    console = Console(file=text, width=width, highlight=False, no_color=True, force_jupyter=False)
     render(document, console, full=full)
     return text.getvalue()
 
