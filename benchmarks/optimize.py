@@ -143,8 +143,8 @@ class Result(Struct, frozen=True, kw_only=True):
     wall_s: float = 0.0
     """From starting the command to its end."""
     trials: int = 0
-    step_ms: float = 0.0
-    """A step of the unchanged program."""
+    step_ms: float | None = None
+    """A step of the unchanged program; None if it was not measured."""
     raced: Figure = Figure()
     """What was kept, in the race."""
     sets: int | None = None
@@ -187,7 +187,7 @@ def run(subject: Subject, asked: argparse.Namespace) -> Result:
         return Result(
             subject=subject, checked=tuple(check(found, subject, plain, asked.check)),
             spent_s=found["spent_s"], wall_s=wall_s, trials=found["trials"],
-            step_ms=found["baseline_ms"], sets=race.get("measured") or None,
+            step_ms=found["baseline_ms"] or None, sets=race.get("measured") or None,
             raced=_figure(raced | {"ratio": raced["value"]}) if raced else Figure(),
             said=found["summary"],
         )  # fmt: skip
@@ -227,7 +227,8 @@ def _figure(row: Any) -> Figure:
 
 
 def lines(result: Result) -> Iterator[str]:
-    name, step = f"`{result.subject.shown}`", f"{result.step_ms:.3g} ms"
+    name = f"`{result.subject.shown}`"
+    step = f"{result.step_ms:.3g} ms" if result.step_ms else ""
     spent = f"{result.sets or '—'} | {result.wall_s:.0f} s"
     if result.failed:
         yield f"| {name} | | it failed: {result.failed} | | | | no | {spent} |"
