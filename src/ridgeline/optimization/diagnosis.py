@@ -127,10 +127,13 @@ def _run_into(
         )
     name = "the code" if target.kind == "code" else target.name
     if ended.code is None:
+        hint = "give it fewer data or a larger --budget"
+        if not any(run.steps_file().exists() for run in attempts.begun()):
+            hint = f"no step was seen; steps in processes that it starts itself are not: {hint}"
         raise TargetError(
             f"the budget ended before {name} had taken enough steps for a diagnosis: it ran for "
             f"{limit_s:.0f} s",
-            "give it fewer data or a larger --budget",
+            hint,
         )
     begun = attempts.begun()
     if not begun or (ended.code and not attempts.killed):

@@ -29,11 +29,14 @@ def _asked_for(command: Sequence[str]) -> Path:
 
 
 def _diagnosed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[Path], None]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: Callable[[Path], None],
+    code: int | None = 0,
 ) -> RunDirectory:
     def run_to_end(command: Sequence[str], *rest: object) -> Ended:
         program(_asked_for(command))
-        return Ended(code=0, wall_ns=1)
+        return Ended(code=code, wall_ns=1)
 
     monkeypatch.setattr(diagnosis, "run_to_end", run_to_end)
     return diagnosis._run(TARGET, tmp_path, 10.0, {})
@@ -68,6 +71,23 @@ def test_where_nothing_could_be_recorded_no_empty_run_is_left(
     with pytest.raises(TargetError):
         _diagnosed(tmp_path, monkeypatch, lambda own: None)
     assert os.listdir(tmp_path) == []
+
+
+def test_where_no_step_was_seen_the_hint_names_processes_that_the_program_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(own: Path) -> None:
+        _record(own)
+        RunDirectory(own).steps_file().write_text("")
+
+    hints = []
+    for number, program in enumerate((slow, _record)):
+        home = tmp_path / str(number)
+        home.mkdir()
+        with pytest.raises(TargetError) as raised:
+            _diagnosed(home, monkeypatch, program, code=None)
+        hints.append(raised.value.hint)
+    assert ["processes" in hint for hint in hints] == [False, True]
 
 
 @pytest.fixture
