@@ -131,7 +131,9 @@ class Checked(Struct, frozen=True, kw_only=True):
 
     @property
     def agrees(self) -> Agrees:
-        named: dict[str, Agrees] = {"FASTER": "yes", "UNDECIDED": "undecided", "": "not written"}
+        named: dict[str, Agrees] = {
+            "FASTER": "yes", "UNDECIDED": "undecided", "FAILED": "undecided", "": "not written",
+        }  # fmt: skip
         return named.get(self.verdict, "no")
 
 

@@ -20,6 +20,7 @@ def _begin(torch: Any, home: Path) -> None:
     plan = msgspec.json.decode((home / launch.PLAN).read_bytes(), type=RacePlan)
     launch.seed_generators(torch, plan.seed)
     session = RaceSession(torch, home, plan, FileRequests(home), LastWords().at_once)
+    session.feeds.endless = True
     if not plan.trains:
         session.race_by_requests()
     session.begin()

@@ -28,6 +28,10 @@ class Feeds:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self.active: LoaderLike | None = None
+        self.endless = False
+        """Whether an epoch of training begins again where it would end: the program then takes
+        steps for as long as the race lasts, and none of its time goes into an evaluation or, at its
+        end, into starting it again."""
         self.restarts = 0
         """How often an iterator was made, and its workers started."""
         self._theirs: Callable[[Any], Any] = iter
@@ -72,6 +76,7 @@ class Feeds:
     def trained(self) -> None:
         """Note that the last batch was trained on."""
         if self._last is not None:
+            self._last.is_trained_on = True
             self._training.add(id(self._last.loader.dataset))
 
     def feeds_training(self, iterator: "FedIterator") -> bool:
@@ -163,6 +168,8 @@ class FedIterator:
         self.own: Any = None
         """The loader's own iterator, made when it is first needed: its workers would take time
         from a candidate that does not use them."""
+        self.is_trained_on = False
+        """Whether the last batch was trained on. An evaluation ends, of the same data too."""
         self._feeds = feeds
         self._given = 0
         self._length = _length(loader)
@@ -178,19 +185,31 @@ class FedIterator:
         return self
 
     def __next__(self) -> Any:
+        begins_again = self._feeds.endless and self.is_trained_on
+        self.is_trained_on = False
         if self._length is not None and self._given >= self._length:
             self._end()
-            raise StopIteration
-        active = self._active()
-        if active is None:
-            batch = next(self._begin())
-        else:
-            copies = self._feeds.copies_of(self.loader)
-            copies.add(active, self.loader)
-            batch = copies.next_batch(active)
+            if not begins_again:
+                raise StopIteration
+            self.own, self._given = None, 0
+        batch = self._next_batch(begins_again)
         self._given += 1
         self._feeds.handed_out(self)
         return batch
+
+    def _next_batch(self, begins_again: bool) -> Any:
+        active = self._active()
+        if active is not None:
+            copies = self._feeds.copies_of(self.loader)
+            copies.add(active, self.loader)
+            return copies.next_batch(active)
+        try:
+            return next(self._begin())
+        except StopIteration:  # the program's own loader gave fewer batches, or is a stream
+            if not begins_again:
+                raise
+            self.own, self._given = None, 0
+            return next(self._begin())
 
     def __len__(self) -> int:
         return len(self._begin())
