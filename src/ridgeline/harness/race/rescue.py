@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import Any, Protocol
 
 MAX_ERROR_LENGTH = 300
+Given = Callable[[Any, Any], tuple[Any, Any]]
 
 
 class Racing(Protocol):
@@ -22,6 +23,10 @@ class Racing(Protocol):
     def is_program_calling(self) -> bool:
         """Return whether a call comes from the program itself, not from inside a call that is
         followed already."""
+
+    def given(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return what a model is called with, `args` and `kwargs`, as it is to be given. The first
+        of `args` is the model."""
 
     def gives_up(self, error: Exception) -> bool:
         """Take off the candidate that is on, because of this error. Return False if none was on
@@ -42,17 +47,20 @@ class Rescue:
         """Puts back what was guarded."""
 
     def install(self) -> None:
-        self._guard_in(self._torch.nn.Module, "__call__")
+        self._guard_in(self._torch.nn.Module, "__call__", given=self._race.given)
         self._guard_in(self._torch.autograd, "backward", self._fill_gradients)
 
     def take_off(self) -> None:
         self._undo.close()
         self._guarded.clear()
 
-    def _guard_in(self, owner: Any, name: str, instead: Callable[..., Any] | None = None) -> None:
+    def _guard_in(
+        self, owner: Any, name: str, instead: Callable[..., Any] | None = None,
+        given: Given | None = None,
+    ) -> None:  # fmt: skip
         held = vars(owner)
         theirs = held.get(name)
-        guarded = self._guard(getattr(owner, name), instead)
+        guarded = self._guard(getattr(owner, name), instead, given)
         setattr(owner, name, guarded)
 
         def put_back() -> None:
@@ -75,15 +83,18 @@ class Rescue:
             self._guard_in(owner, "step")
 
     def _guard(
-        self, function: Callable[..., Any], instead: Callable[..., Any] | None = None
+        self, function: Callable[..., Any], instead: Callable[..., Any] | None, given: Given | None
     ) -> Callable[..., Any]:
-        """Return `function` with a second attempt, or with `instead`, if a candidate raised."""
+        """Return `function` with a second attempt, or with `instead`, if a candidate raised.
+        `given` returns the arguments that it is called with."""
         is_compiling, race = self._torch.compiler.is_dynamo_compiling, self._race
 
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             if is_compiling() or not race.is_program_calling():
                 return function(*args, **kwargs)
+            if given is not None:
+                args, kwargs = given(args, kwargs)
             try:
                 return function(*args, **kwargs)
             except Exception as error:

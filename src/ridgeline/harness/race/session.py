@@ -85,7 +85,6 @@ class RaceSession(Session):
         self.feeds.close()
         self.feeds.end_copies()
         self.rescue.take_off()
-        self.carried.release()
 
     def end_steps_when_told(self) -> None:
         """End a step where `user_ended_step` is called, and nowhere else."""
@@ -127,6 +126,9 @@ class RaceSession(Session):
 
     def is_program_calling(self) -> bool:
         return not (self.gate.closed or self.progress.off)
+
+    def given(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        return self.carried.cast(args, kwargs)
 
     def gives_up(self, error: Exception) -> bool:
         self._give_up(error)
