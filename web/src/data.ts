@@ -49,6 +49,8 @@ export interface Lane {
   depths: number[];
   /** Index into the columns of the timeline. */
   works: number[];
+  /** How long before its start the host asked for an event of a device; -1 where that is not known. */
+  launched: number[];
 }
 
 /** Events over time in lanes. What equal events have in common is a work: a row of `names`, `kinds`, `places`. */
@@ -66,7 +68,7 @@ export interface TimelineData {
   kinds: number[];
   /** -1 where the place is unknown. */
   places: number[];
-  facts: { label: string; texts: number[] }[];
+  facts: { label: string; texts: number[]; searched: boolean }[];
 }
 
 /** Lines of source, with what was found there. */

@@ -65,6 +65,13 @@ export class Facts {
     const place = tracks.place_(work);
     if (place) add("place", ...this.placeParts(place, tracks.functionOf(work)));
     for (const [label, text] of tracks.facts(work)) add(label, text);
+    const launch = tracks.launchOf(event);
+    if (launch) add("launched", `${duration(launch.before)} before, by `, this.eventLink(launch.event));
+    const launched = tracks.launchedBy(event);
+    if (launched.length) {
+      const wait = tracks.span(launched[0]!).start - track.start[index]!;
+      add("launches", this.eventLink(launched[0]!), `, which starts ${duration(wait)} later${launched.length > 1 ? `, and ${launched.length - 1} more` : ""}`);
+    }
     const { count, total, median } = tracks.alike(work);
     if (count > 1) {
       const all = button("mark them", "mark all events of this name", () => this.acts.markWork(work));
@@ -72,6 +79,14 @@ export class Facts {
       add("of this name", `${count.toLocaleString("en-US")} events, ${duration(total)} in all, ${duration(median)} in the middle · `, all);
     }
     this.panel.replaceChildren(title, list);
+  }
+
+  private eventLink(event: Event): HTMLElement {
+    const { track, index } = event;
+    const name = this.tracks.name(track.work[index]!);
+    const link = button(`${name} on ${track.name}`, "show this event", () => this.acts.select(event));
+    link.className = "link";
+    return link;
   }
 
   private placeParts(place: string, name: string): (string | Node)[] {

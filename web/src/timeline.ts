@@ -458,6 +458,7 @@ class View {
       if (track.y > top + height || track.y + track.height < top) continue;
       this.drawTrack(paint, track, top);
     }
+    this.drawLaunch(paint);
     this.drawNames(paint, top);
     paint.restore();
     this.drawAxis(paint, soft, rule, every);
@@ -563,6 +564,36 @@ class View {
     if (letters < 3) return;
     paint.fillStyle = this.inks[track.kind[event]!]!;
     paint.fillText(text.length > letters ? `${text.slice(0, letters - 1)}…` : text, x + 3, y + height / 2 + 0.5);
+  }
+
+  /** Draws a line between the selected event and the call that launched it, or what it launched. */
+  private drawLaunch(paint: CanvasRenderingContext2D): void {
+    const { selected, tracks } = this;
+    if (!selected) return;
+    const launch = tracks.launchOf(selected);
+    const pairs: [Event, Event][] = launch ? [[launch.event, selected]] : tracks.launchedBy(selected).slice(0, 8).map((event) => [selected, event]);
+    paint.strokeStyle = this.is.ink;
+    paint.lineWidth = 1.5;
+    for (const [call, event] of pairs) {
+      const [a, b] = [this.pointOf(call, true), this.pointOf(event, false)];
+      if (!a || !b) continue;
+      const middle = (a.y + b.y) / 2;
+      paint.beginPath();
+      paint.moveTo(a.x, a.y);
+      paint.bezierCurveTo(a.x, middle, b.x, middle, b.x, b.y);
+      paint.stroke();
+      paint.beginPath();
+      paint.arc(b.x, b.y, 3, 0, 7);
+      paint.fillStyle = this.is.ink;
+      paint.fill();
+    }
+  }
+
+  /** Returns where an event begins on the canvas; null if its lane is not shown. */
+  private pointOf({ track, index }: Event, isCall: boolean): { x: number; y: number } | null {
+    if (!this.tracks.shown.includes(track)) return null;
+    const depth = track.folded ? 0 : track.depth[index]!;
+    return { x: this.xOf(track.start[index]!), y: track.y + depth * track.row + (isCall ? 1 : track.row - 2) };
   }
 
   private drawNames(paint: CanvasRenderingContext2D, top: number): void {

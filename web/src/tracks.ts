@@ -49,6 +49,7 @@ export class Tracks {
   shown: Track[] = [];
   height = 0;
   private texts: (string | undefined)[] = [];
+  private launchesOf = new Map<Group, { launched: Map<number, Event[]>; calls: Map<number, Event> }>();
 
   constructor(readonly data: TimelineData) {
     this.all = data.lanes.map((lane) => this.read(lane));
@@ -220,6 +221,51 @@ export class Tracks {
     for (const track of this.all) track.marked.fill(0);
   }
 
+  // ------------------------------------------------------------------ launches
+
+  /** Returns the call that asked for an event of a device, and how long before. */
+  launchOf({ track, index }: Event): { event: Event; before: number } | null {
+    const before = track.lane.launched[index] ?? -1;
+    const event = before < 0 ? undefined : this.launches(track.group).calls.get(track.start[index]! - before);
+    return event ? { event, before } : null;
+  }
+
+  /** Returns the events of devices that a call asked for. */
+  launchedBy({ track, index }: Event): Event[] {
+    if (track.lane.kind !== "host") return [];
+    const { calls, launched } = this.launches(track.group);
+    const at = track.start[index]!;
+    const call = calls.get(at);
+    return call?.track === track && call.index === index ? (launched.get(at) ?? []) : [];
+  }
+
+  /** Returns the events of devices by the time at which they were asked for, and the calls that did it. */
+  private launches(group: Group): { launched: Map<number, Event[]>; calls: Map<number, Event> } {
+    let found = this.launchesOf.get(group);
+    if (found) return found;
+    const launched = new Map<number, Event[]>();
+    const calls = new Map<number, Event>();
+    for (const track of group.tracks) {
+      track.lane.launched.forEach((before, index) => {
+        if (before < 0) return;
+        const at = track.start[index]! - before;
+        const same = launched.get(at);
+        if (same) same.push({ track, index });
+        else launched.set(at, [{ track, index }]);
+      });
+    }
+    for (const track of group.tracks.filter((one) => one.lane.kind === "host")) {
+      track.start.forEach((at, index) => {
+        const other = calls.get(at);
+        // Of an operator and a call that begin together, the inner one launches.
+        if (launched.has(at) && !(other && other.track.depth[other.index]! > track.depth[index]!)) calls.set(at, { track, index });
+      });
+    }
+    found = { launched, calls };
+    this.launchesOf.set(group, found);
+    return found;
+  }
+
   // ------------------------------------------------------------------ works
 
   name(work: number): string {
@@ -252,7 +298,8 @@ export class Tracks {
 
   /** Returns all that can be searched for, in lower case. */
   textOf(work: number): string {
-    return (this.texts[work] ??= [this.name(work), this.kindName(work), this.place_(work), this.functionOf(work), ...this.facts(work).map(([, text]) => text)]
+    const further = this.data.facts.filter((fact) => fact.searched).map((fact) => this.data.texts[fact.texts[work]!] ?? "");
+    return (this.texts[work] ??= [this.name(work), this.kindName(work), this.place_(work), this.functionOf(work), ...further]
       .join("\n")
       .toLowerCase());
   }

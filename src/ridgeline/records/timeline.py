@@ -65,6 +65,9 @@ class TimelineLane(Struct, frozen=True, kw_only=True):
     """How many events of the lane enclose the event."""
     work: tuple[int, ...]
     """Index into `Timeline.works`."""
+    launched_ns: tuple[int, ...] = ()
+    """How long before its start the host asked for each operation of a device; -1 where that is not
+    known. Empty for other lanes."""
     left_out: int = 0
 
 
@@ -80,7 +83,8 @@ class Timeline(Struct, frozen=True, kw_only=True):
     longest_left_out_ns: int = 0
     whole_from_ns: int = 0
     whole_until_ns: int = 0
-    """The part in which next to nothing was left out; both 0 if there is none."""
+    """The part in which nothing was left out; both 0 if there is none. Of several ranks, the
+    first's."""
     library_functions: bool = False
     """Whether the trace has Python functions of libraries, which are not shown."""
     idle_share: float | None = None

@@ -65,6 +65,9 @@ class Lane(Struct, frozen=True, kw_only=True):
     depths: tuple[int, ...]
     works: tuple[int, ...]
     """Index into the columns of `Timeline`."""
+    launched: tuple[int, ...] = ()
+    """How long before its start each event of a device was asked for, in nanoseconds; -1 where that
+    is not known."""
 
 
 class Kind(Struct, frozen=True):
@@ -79,6 +82,8 @@ class Fact(Struct, frozen=True):
     label: str
     texts: tuple[int, ...]
     """Index into `Timeline.texts`; -1 where nothing is known."""
+    searched: bool = True
+    """Whether a search looks into it."""
 
 
 class Timeline(Struct, frozen=True, kw_only=True):

@@ -44,15 +44,16 @@ MAX_CHARACTERS = 1_400_000
 """Of the events and their texts, as they stand in a page. A page of 2 MB opens at once."""
 EVENT_CHARACTERS, WORK_CHARACTERS = 16, 60
 """What an event takes beside the texts, and what a distinct work does, on average, as JSON."""
-MIN_EVENTS = 500
+MIN_EVENTS = 100
 MAX_DEPTH = 40
 """Deeper events are not shown; recursions of Python reach a thousand."""
 MAX_LANES_PER_RANK, MAX_LANES = 24, 160
 MAX_PHASE_PAUSE_NS = 200_000
 """A longer pause between two pieces of a phase is the program's own code."""
-MAX_NAME_LENGTH, MAX_STACK = 160, 6
-"""Characters of a text, which is cut in the middle, and functions of a stack."""
-MAX_SHAPE_LENGTH = 120
+MAX_NAME_LENGTH, SHOWN_NAME_LENGTH, MAX_STACK = 1_000, 100, 6
+"""Characters of a name, which is cut in the middle, and as many as a report shows of it: templates
+have to be read to their end to be shortened. Functions of a stack."""
+MAX_SHAPE_LENGTH, MAX_FRAME_LENGTH = 120, 160
 _LAUNCH = re.compile(r"Launch", re.IGNORECASE)
 _MODULE_CALL = re.compile(r"torch/nn/modules/module\.py\(\d+\): _(wrapped_)?call_impl$")
 _TABLES = ("frames", "annotations", "ops", "calls")
@@ -103,17 +104,24 @@ def timeline(
 
 def _characters(made: Timeline) -> int:
     """Return about how many characters the timeline takes in a page."""
-    texts = {
-        text
-        for work in made.works
-        for text in (work.name, work.operator, work.module, work.shape, work.host, work.before,
-                     work.after, "".join(work.stack))
-    }  # fmt: skip
+    texts: set[str] = set()
+    for work in made.works:
+        names = (work.name, work.operator, work.module, work.host, work.before, work.after)
+        texts |= {_shortened(name, SHOWN_NAME_LENGTH) for name in names}
+        texts |= {work.shape, "".join(work.stack)}
+        if work.place is not None:
+            texts.add(f"{work.place.file}:{work.place.line}{work.place.function}")
     return (
         EVENT_CHARACTERS * made.events
         + WORK_CHARACTERS * len(made.works)
-        + sum(len(text.encode("ascii", "backslashreplace")) + 3 for text in texts)
+        + sum(_escaped_length(text) + 3 for text in texts)
     )
+
+
+def _escaped_length(text: str) -> int:
+    """Return how long a text is once nothing in it is read as markup or moves a cursor."""
+    escaped = text.encode("unicode_escape")
+    return len(escaped) + escaped.count(b"\\") + 5 * escaped.count(b"<")
 
 
 def _offsets(readers: Sequence["_Reader"], study: TraceStudy | None) -> tuple[list[int], bool]:
@@ -137,11 +145,17 @@ def _made(
 ) -> Timeline:
     whole = [(reader, lane) for reader in readers for lane in reader.lanes][:MAX_LANES]
     counts = np.array([len(lane.start) for _, lane in whole], np.int64)
-    parts = {id(reader): reader.middle(max_events // 2 // len(readers)) for reader in readers}
+    rooms = _shared(counts, max_events).tolist()
+    parts = {
+        id(reader): reader.middle(
+            [(lane, room) for (of, lane), room in zip(whole, rooms, strict=True) if of is reader]
+        )
+        for reader in readers
+    }
     lanes, works = [], dict[Work, int]()
     longest = 0
-    for (reader, lane), room in zip(whole, _shared(counts, max_events), strict=True):
-        rows = _chosen(lane, int(room), parts[id(reader)])
+    for (reader, lane), room in zip(whole, rooms, strict=True):
+        rows = _chosen(lane, room, parts[id(reader)])
         if len(rows) < len(lane.start):
             missing = np.ones(len(lane.start), bool)
             missing[rows] = False
@@ -160,6 +174,7 @@ def _made(
                 length_ns=tuple(lane.dur[rows].tolist()),
                 depth=tuple(lane.depth[rows].tolist()),
                 work=tuple(reader.works(lane, rows, works)),
+                launched_ns=reader.launched_before(lane, rows),
                 left_out=len(lane.start) - len(rows),
             )
         )
@@ -280,14 +295,24 @@ class _Reader:
         ops = self.trace.ops
         return "backward" if ((ops.lane == lane) & (ops.forward_thread > 0)).any() else ""
 
-    def middle(self, room: int) -> tuple[int, int]:
-        """Return the middle part that has about so many events: whole steps where they are
-        marked."""
-        starts = np.sort(np.concatenate([lane.start for lane in self.lanes]))
-        if len(starts) <= 2 * room:
+    def middle(self, rooms: Sequence[tuple[_Lane, int]]) -> tuple[int, int]:
+        """Return the longest part around the middle of the trace of which every lane has room for
+        all events: whole steps, where any are marked in it."""
+        full = [(lane, room // 2) for lane, room in rooms if len(lane.start) > room]
+        if not full:
             return self.start, self.end
-        first = (len(starts) - room) // 2
-        low, high = int(starts[first]), int(starts[first + room])
+        centre = int(np.median(max(full, key=lambda pair: len(pair[0].start))[0].start))
+        ends = [np.sort(lane.start + lane.dur) for lane, _ in full]
+        fits, too_long = 0, max(centre - self.start, self.end - centre)
+        while too_long - fits > 1:
+            reach = (fits + too_long) // 2
+            counts = (
+                np.searchsorted(lane.start, centre + reach)
+                - np.searchsorted(end, centre - reach, side="right") - room
+                for (lane, room), end in zip(full, ends, strict=True)
+            )  # fmt: skip
+            fits, too_long = (fits, reach) if max(counts) > 0 else (reach, too_long)
+        low, high = centre - fits, centre + fits
         inside = (self.steps.start >= low) & (self.steps.end <= high)
         if inside.any():
             return int(self.steps.start[inside][0]), int(self.steps.end[inside][-1])
@@ -443,6 +468,15 @@ class _Reader:
             self._modules[1][row] if self._modules is not None else _unknown(row), place, stack,
         )  # fmt: skip
 
+    def launched_before(self, lane: _Lane, rows: Rows) -> tuple[int, ...]:
+        """Return how long before its start each operation of a device was asked for."""
+        if lane.kind != "device":
+            return ()
+        moment, thread = launched(self.trace, self.links)
+        row = lane.row[rows]
+        known = (thread[row] >= 0) & (moment[row] <= lane.start[rows])
+        return tuple(np.where(known, lane.start[rows] - moment[row], -1).tolist())
+
     def _device_work(self, codes: list[int]) -> Work:
         name, sort, op, shape, module, place, stack = codes
         text, operator = self.trace.text(name), self.trace.text(op)
@@ -549,7 +583,8 @@ class _Reader:
     def _frame(self, text: str) -> str:
         if text not in self._names:
             file, _, rest = text.partition("(")
-            self._names[text] = self._cut(f"{self._shown(file)}({rest}" if rest else text)
+            whole = f"{self._shown(file)}({rest}" if rest else text
+            self._names[text] = _shortened(whole, MAX_FRAME_LENGTH)
         return self._names[text]
 
     def _place(self, code: int) -> Place | None:

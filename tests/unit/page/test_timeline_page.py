@@ -195,6 +195,18 @@ def test_an_event_is_told_where_the_pointer_is(text: str, opened: Open) -> None:
     assert f"train.py:{LINES['getitem']}" in page.locator(".tip").inner_text()
 
 
+def test_a_kernel_leads_to_the_call_that_launched_it_and_back(text: str, opened: Open) -> None:
+    page = opened(text).page
+    page.locator(".timeline input").fill("sgemm matmul")
+    page.locator(".timeline input").press("Enter")
+    kernel = selected(page)
+    assert kernel["name"] == "sgemm <b>&"
+    page.locator(".event dd", has_text="before, by").locator("button").click()
+    assert selected(page)["name"] == "cudaLaunchKernel"
+    page.locator(".event dd", has_text="later").locator("button").click()
+    assert selected(page) == kernel
+
+
 def test_perfetto_is_opened_by_a_click_alone(text: str, opened: Open) -> None:
     page = opened(text)
     page.page.evaluate("""() => {

@@ -2,14 +2,17 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from ridgeline.records.timeline import Timeline, TimelineLane, Work
-from ridgeline.trace import timeline as module
-from ridgeline.trace.timeline import MAX_CHARACTERS, MAX_DEPTH, timeline
+from ridgeline.report.document import Document, Span
+from ridgeline.report.renderers import html
+from ridgeline.report.views.timeline import drawing
+from ridgeline.trace.timeline import MAX_DEPTH, timeline
 from tests.unit.report.made_up_trace import NASTY
 from tests.unit.trace.traces_made import AUTOGRAD, HOST, Made, steady
+
+MAX_PAYLOAD_BYTES = 1_500_000
 
 
 def lanes(shown: Timeline, kind: str) -> list[TimelineLane]:
@@ -74,6 +77,13 @@ def test_an_idle_gap_tells_its_cause_and_its_neighbours(tmp_path: Path) -> None:
     assert longest.place.file == "data.py"
     assert found.main_cause == "input"
     assert found.idle_share == pytest.approx(1 - 2_400 / 6_600, rel=0.01)
+
+
+def test_a_kernel_knows_when_it_was_asked_for(tmp_path: Path) -> None:
+    found = shown(training().kernel("unlinked", 9_950, 10, 99), tmp_path)
+    (device,) = lanes(found, "device")
+    assert device.launched_ns == (90_000, 90_000, 90_000, 90_000, -1)
+    assert all(not lane.launched_ns for lane in found.lanes if lane.kind != "device")
 
 
 def test_own_functions_and_what_they_call_are_shown_but_not_what_libraries_call(
@@ -159,7 +169,9 @@ def test_the_middle_of_a_long_trace_is_kept_with_its_short_events(tmp_path: Path
         start for start, length in zip(host.start_ns, host.length_ns, strict=True)
         if found.whole_from_ns <= start < found.whole_until_ns and length == 2_000
     ]  # fmt: skip
-    assert len(inside) >= 100
+    steps = (found.whole_until_ns - found.whole_from_ns) // 1_000_000
+    assert steps >= 2
+    assert len(inside) == 49 * steps
     assert 5_000_000 < found.whole_from_ns < found.whole_until_ns < 35_000_000
 
 
@@ -175,13 +187,15 @@ def test_an_event_is_kept_with_those_that_enclose_it(tmp_path: Path) -> None:
         open_until[depth] = start + length
 
 
-def test_texts_are_bounded_like_events(tmp_path: Path) -> None:
+@pytest.mark.parametrize("letters", ["long", "\u202e", "<", "\u4e2d", "\x1b\\"])
+def test_texts_are_bounded_like_events(tmp_path: Path, letters: str) -> None:
     made = Made()
     for i in range(9_000):
-        made.op(f"{i} " + "long" * 500, 10 * i, 9, **{"Input Dims": [[i, 3]] * 40})
+        made.op(f"{i} " + letters * 300, 10 * i, 9, **{"Input Dims": [[i, 3]] * 40})
+        made.frame(f"{letters * 40}{i}.py({i}): {letters * 30}", 10 * i, 10)
     found = shown(made, tmp_path)
-    assert len(msgspec.json.encode(found)) < 3 * MAX_CHARACTERS  # with names of fields
-    assert module._characters(found) <= MAX_CHARACTERS
+    text = html.render(Document(answer=(Span(""),), blocks=(drawing(found),)))
+    assert len(text.encode()) < MAX_PAYLOAD_BYTES + len(html.asset("page.js")) + 50_000
     assert found.left_out > 0
 
 

@@ -1,6 +1,7 @@
 """The timeline of a run or of traces, and the source that its events and the findings name."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 from ridgeline import units
 from ridgeline.records.finding import Finding
@@ -72,7 +73,8 @@ def drawing(timeline: Timeline) -> TimelineDrawing:
     for field, label in _FACTS:
         values = [_fact(work, field) for work in works]
         if any(values):
-            facts.append(Fact(label, tuple(texts.of(value) for value in values)))
+            searched = field not in ("before", "after")  # they are events of their own
+            facts.append(Fact(label, tuple(texts.of(value) for value in values), searched))
     return TimelineDrawing(
         title=_title(timeline),
         length_ns=timeline.length_ns,
@@ -97,7 +99,12 @@ class _Numbers(dict[str, int]):
 
 
 def _name(work: Work) -> str:
-    return shorten(kernel_name(work.name), MAX_NAME_LENGTH)
+    return _short(work.name)
+
+
+@lru_cache(maxsize=10_000)
+def _short(name: str) -> str:
+    return shorten(kernel_name(name), MAX_NAME_LENGTH)
 
 
 def _place(work: Work) -> str:
@@ -108,7 +115,7 @@ def _fact(work: Work, field: str) -> str:
     value = getattr(work, field)
     if field == "stack":
         return " ← ".join(value)
-    return shorten(kernel_name(value), MAX_NAME_LENGTH) if field in ("before", "after") else value
+    return value if field == "shape" else _short(value)
 
 
 def _lane(lane: TimelineLane) -> Lane:
@@ -122,7 +129,7 @@ def _lane(lane: TimelineLane) -> Lane:
         about = "; ".join(filter(None, (about, f"{lane.left_out:,} events are left out")))
     return Lane(
         group=lane.rank, name=name, about=about, kind=lane.kind, starts=tuple(starts),
-        lengths=lane.length_ns, depths=lane.depth, works=lane.work,
+        lengths=lane.length_ns, depths=lane.depth, works=lane.work, launched=lane.launched_ns,
     )  # fmt: skip
 
 
@@ -162,7 +169,7 @@ def _caption(timeline: Timeline) -> Iterator[str]:
         )
         if timeline.whole_until_ns:
             first, last = timeline.whole_from_ns, timeline.whole_until_ns
-            yield f"Most are kept from {time(first)} to {time(last)}."
+            yield f"Nothing is left out from {time(first)} to {time(last)}."
     if timeline.lanes_left_out:
         yield f"{units.plural(timeline.lanes_left_out, 'lane')} with less work are left out."
     if timeline.library_functions:
