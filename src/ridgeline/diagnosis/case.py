@@ -4,6 +4,7 @@ A part that is missing is None or empty. A rule names the parts that it needs (`
 not asked without them. Shares are fractions of the untraced step, if there is one.
 """
 
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
@@ -167,6 +168,13 @@ class Case(Struct, frozen=True, kw_only=True):
     def device_share(self, ns: float) -> float:
         """Return device time of a step, hidden or not, as a share of the untraced step."""
         return min(ns / 1e6 / self.step_ms, 1.0) if self.step_ms else 0.0
+
+    def sites_share(self, sites: Iterable[OpSite]) -> float:
+        """Return the time of these sites as a share of the step: the device's, or on a CPU the
+        host's."""
+        if self.on_gpu:
+            return self.device_share(sum(site.device_ns for site in sites))
+        return self.host_share(sum(site.host_ns for site in sites))
 
     def exposed(self, *sites: OpSite) -> float:
         """Return the share that the step would lose if these sites' work took no time: on a CPU

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ridgeline.records.facts import Fact, Reason, because
 from ridgeline.records.reason_codes import Skip
-from ridgeline.source.file import bindings, last_name
+from ridgeline.source.file import bindings, first_line, last_name
 from ridgeline.source.layers import is_causal
 
 _FUNCTIONAL = "torch.nn.functional"
@@ -333,9 +333,7 @@ def _innermost(tree: ast.AST, line: int) -> ast.FunctionDef | ast.AsyncFunctionD
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and min([node.lineno, *(d.lineno for d in node.decorator_list)])
-        <= line
-        <= (node.end_lineno or node.lineno)
+        and first_line(node) <= line <= (node.end_lineno or node.lineno)
     ]
     return max(found, key=lambda node: node.lineno, default=None)
 

@@ -10,7 +10,7 @@ from ridgeline.records.edit import Edit, Import, Insert, Keyword, Top
 from ridgeline.records.facts import Fact, Reason, because
 from ridgeline.records.reason_codes import ByHand, Done
 from ridgeline.records.trial import Applied
-from ridgeline.source.file import last_name, parsed
+from ridgeline.source.file import first_line, last_name, parsed
 from ridgeline.source.mixed_precision import cast_edits
 from ridgeline.source.models import GENERATE, called, loss_edits, made
 from ridgeline.source.program import program_files
@@ -157,7 +157,7 @@ def code_of(*names: str) -> str:
         code += f"{gap}{ast.unparse(statement)}\n"
     code = code.strip()
     for one in wanted:
-        first = min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)])
+        first = first_line(one)
         lines = [
             line.partition("  # type: ignore")[0].partition("  # fmt: skip")[0]
             for line in file.lines[first - 1 : one.end_lineno]

@@ -228,8 +228,8 @@ def ground_of(case: Case, findings: Sequence[Finding] = ()) -> Ground:
         compiled=bool(capture.compilations),
         convolutions=any(_named(site, _CONVOLUTIONS) for site in case.sites.ops),
         products_share=_most_share(case, multiplying),
-        products_least_share=_share(case, multiplying) if case.sites.ops else None,
-        loss_share=_share(case, [site for site in case.sites.ops if _wide_loss(site)]),
+        products_least_share=case.sites_share(multiplying) if case.sites.ops else None,
+        loss_share=case.sites_share([site for site in case.sites.ops if _wide_loss(site)]),
         odd_widths=any(_odd(site) for site in products),
         shapes_change=_shapes_change(products),
         busy=_busy(case),
@@ -251,12 +251,6 @@ def ground_of(case: Case, findings: Sequence[Finding] = ()) -> Ground:
 def _named(site: OpSite, words: tuple[str, ...]) -> bool:
     name = site.op.removeprefix("aten::").lstrip("_")
     return any(name == word or word in name.split("_") or name.startswith(word) for word in words)
-
-
-def _share(case: Case, sites: list[OpSite]) -> float:
-    if case.on_gpu:
-        return case.device_share(sum(site.device_ns for site in sites))
-    return case.host_share(sum(site.host_ns for site in sites))
 
 
 def _multiplies(site: OpSite) -> bool:

@@ -125,7 +125,7 @@ class SourceFile:
     def scope(self, line: int) -> ast.AST:
         """Return the function that begins at a line (at its decorator, as code objects have it),
         else the innermost function around the line, else the module."""
-        begins = [f for f in self.functions if line in (_first_line(f), f.lineno)]
+        begins = [f for f in self.functions if line in (first_line(f), f.lineno)]
         around = [f for f in self.functions if is_on_line(f, line)]
         functions = begins or sorted(around, key=lambda f: f.lineno)
         return functions[-1] if functions else self.module
@@ -413,7 +413,8 @@ def _is_seen_if_made(node: ast.AST) -> bool:
     )
 
 
-def _first_line(function: Function) -> int:
+def first_line(function: Function | ast.ClassDef) -> int:
+    """Return the line on which a definition begins: that of its first decorator, if it has any."""
     return min([function.lineno, *(d.lineno for d in function.decorator_list)])
 
 

@@ -2,6 +2,7 @@
 to the rows that enclose them. Each link is computed once, when it is first used."""
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -231,3 +232,10 @@ def _distinct_by_table(key: Rows, width: int) -> tuple[Rows, Rows]:
 def _distinct_by_sorting(key: Rows) -> tuple[Rows, Rows]:
     _, first, number = np.unique(key, return_index=True, return_inverse=True)
     return first, number
+
+
+def sums_by(group: NDArray[Any], values: Any, size: int) -> NDArray[np.int64]:
+    """Return the sum of the values of each of `size` groups, given the group of each value."""
+    total = np.zeros(size, np.int64)
+    np.add.at(total, group, values)
+    return total

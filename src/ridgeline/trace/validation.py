@@ -10,6 +10,7 @@ unreliable figure is not shown.
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -468,9 +469,7 @@ def _vanished(trace: Trace, links: Links) -> Iterator[Check]:
             )  # fmt: skip
         return
     launches = launches[calls.ts[launches] < trace.device.ts.max()]
-    has_work = np.zeros(len(calls), bool)
-    has_work[links.device_call[links.device_call >= 0]] = True
-    without_work = int((~has_work[launches]).sum())
+    without_work = _count_workless(links, launches)
     share = without_work / max(len(launches), 1)
     unlinked = int((links.device_call < 0).sum())
     if without_work and unlinked >= without_work:
@@ -488,14 +487,17 @@ def _vanished(trace: Trace, links: Links) -> Iterator[Check]:
         )  # fmt: skip
 
 
+def _count_workless(links: Links, calls: NDArray[Any]) -> int:
+    """Return how many of these calls have no device work."""
+    return int((~np.isin(calls, links.device_call)).sum())
+
+
 def _graphs(trace: Trace, links: Links) -> Iterator[Check]:
     calls = trace.calls
     rows = np.flatnonzero(trace.names_where(calls.name, is_graph_launch))
     if not len(rows):
         return
-    has_work = np.zeros(len(calls), bool)
-    has_work[links.device_call[links.device_call >= 0]] = True
-    hidden = int((~has_work[rows]).sum())
+    hidden = _count_workless(links, rows)
     unlinked = int((links.device_call < 0).sum())
     if hidden and unlinked < hidden:
         yield Check(

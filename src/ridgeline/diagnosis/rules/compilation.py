@@ -569,9 +569,7 @@ def _start(case: Case) -> list[Step]:
 
 def _products(case: Case) -> float:
     mine = [s for s in case.sites.ops if any(word in s.op for word in _PRODUCT)]
-    if case.on_gpu:
-        return case.device_share(sum(site.device_ns for site in mine))
-    return case.host_share(sum(site.host_ns for site in mine))
+    return case.sites_share(mine)
 
 
 def _steps(case: Case) -> int:

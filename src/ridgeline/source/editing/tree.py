@@ -15,6 +15,7 @@ from libcst.metadata import CodePosition, CodeRange, MetadataWrapper, PositionPr
 from ridgeline.measure.collection import collection_paused
 from ridgeline.records.facts import Fact, Reason
 from ridgeline.records.reason_codes import Obstacle
+from ridgeline.source.file import last_name
 
 
 class Cannot(Exception):
@@ -311,8 +312,4 @@ def called_name(code: str) -> str:
         node: ast.AST = ast.parse(code, mode="eval").body
     except (SyntaxError, ValueError):
         return ""
-    if isinstance(node, ast.Call):
-        node = node.func
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
+    return last_name(node)

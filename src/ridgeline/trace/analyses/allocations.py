@@ -16,7 +16,7 @@ from ridgeline.trace.analyses.phases import is_optimizer, phase_spans
 from ridgeline.trace.columns import Allocations, Events, Frames
 from ridgeline.trace.host_states import is_input
 from ridgeline.trace.intervals import Spans, clip, covered, union
-from ridgeline.trace.links import Links, enclosing, nested
+from ridgeline.trace.links import Links, enclosing, nested, sums_by
 from ridgeline.trace.places import user_places
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import Steps, steps_of
@@ -375,8 +375,7 @@ def _blocks_that_stay(
     first, last = np.searchsorted(events.ts, [marks.end[0], marks.end[-1]])
     rows = np.arange(first, last)
     sizes, which = np.unique(np.abs(events.bytes[rows]), return_inverse=True)
-    net = np.zeros(len(sizes), np.int64)
-    np.add.at(net, which, np.sign(events.bytes[rows]))
+    net = sums_by(which, np.sign(events.bytes[rows]), len(sizes))
     steps = len(marks) - 1
     order = np.argsort(-(net * sizes), kind="stable")[:MAX_SIZES]
     blocks = []

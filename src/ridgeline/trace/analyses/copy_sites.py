@@ -14,7 +14,7 @@ from ridgeline.trace.analyses.phases import CODED_PHASES, phase_codes
 from ridgeline.trace.analyses.recorded_calls import sizes_of
 from ridgeline.trace.columns import Kind
 from ridgeline.trace.intervals import Spans, covered
-from ridgeline.trace.links import Links
+from ridgeline.trace.links import Links, sums_by
 from ridgeline.trace.places import CallPaths, user_places
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import step_spans, steps_of
@@ -115,8 +115,7 @@ def _main_stream(trace: Trace) -> int:
     streams, stream_of = np.unique(device.stream[kernels], return_inverse=True)
     if not len(streams):
         return -1
-    total = np.zeros(len(streams), np.int64)
-    np.add.at(total, stream_of, device.dur[kernels])
+    total = sums_by(stream_of, device.dur[kernels], len(streams))
     return int(streams[total.argmax()])
 
 

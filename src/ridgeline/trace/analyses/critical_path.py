@@ -19,7 +19,7 @@ from ridgeline.records.trace import CriticalPath, PathShare, Window
 from ridgeline.trace.columns import Calls, DeviceOps, Events
 from ridgeline.trace.host_states import blocking, driving_lanes, launched, synchronising
 from ridgeline.trace.intervals import Spans, covered, merge, parents, subtract, union
-from ridgeline.trace.links import Links
+from ridgeline.trace.links import Links, sums_by
 from ridgeline.trace.trace import Trace, once_per_trace
 
 _MAX_AWAITED_GAP_NS = 50_000
@@ -534,8 +534,7 @@ def _wait_shares(pieces: _Pieces) -> list[PathShare]:
 def _shares_by_name(
     names: Sequence[str], at: NDArray[Any], pieces: _Pieces, side: Literal["device", "wait"]
 ) -> list[PathShare]:
-    total = np.zeros(len(names), np.int64)
-    np.add.at(total, at, pieces.end - pieces.start)
+    total = sums_by(at, pieces.end - pieces.start, len(names))
     count = np.bincount(at, minlength=len(names))
     return [
         PathShare(what=name, side=side, ns=ns, share=0.0, count=many)
@@ -637,12 +636,11 @@ def _shares(
     layer: Events, row: NDArray[np.int64], ns: NDArray[np.int64]
 ) -> list[tuple[int, int, int]]:
     """Return (name, ns, rows) for the pieces of events."""
-    total = np.zeros(int(layer.name.max()) + 2, np.int64)  # the last: no name (-1)
-    np.add.at(total, layer.name[row], ns)
+    # the last: no name (-1)
+    total = sums_by(layer.name[row], ns, int(layer.name.max()) + 2)
     seen = np.zeros(len(layer), bool)
     seen[row[ns > 0]] = True
-    count = np.zeros(len(total), np.int64)
-    np.add.at(count, layer.name[seen], 1)
+    count = sums_by(layer.name[seen], 1, len(total))
     names = np.flatnonzero(total)
     return list(zip(names.tolist(), total[names].tolist(), count[names].tolist(), strict=True))
 

@@ -22,7 +22,7 @@ from ridgeline.trace.analyses.busy import busy_spans
 from ridgeline.trace.columns import DeviceOps, Events
 from ridgeline.trace.host_states import ORDER, HostStates, states_of, sync_spans
 from ridgeline.trace.intervals import Spans, Times, closed, covered, gaps, merge, subtract, union
-from ridgeline.trace.links import Links, Rows, at_rows, enclosing, nested
+from ridgeline.trace.links import Links, Rows, at_rows, enclosing, nested, sums_by
 from ridgeline.trace.places import user_places
 from ridgeline.trace.trace import Trace, once_per_trace
 from ridgeline.trace.window import Steps
@@ -362,8 +362,7 @@ class GapMoments:
 
 def _sum_by_code(codes: Rows, ns: Times) -> tuple[Rows, Times]:
     distinct_codes, code_of_row = np.unique(codes, return_inverse=True)
-    totals = np.zeros(len(distinct_codes), np.int64)
-    np.add.at(totals, code_of_row, ns)
+    totals = sums_by(code_of_row, ns, len(distinct_codes))
     return distinct_codes, totals
 
 

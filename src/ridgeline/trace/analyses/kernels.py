@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ridgeline.cost.formulas import Family, family_of
 from ridgeline.records.trace import Category, CategoryRow, KernelRow, Window
 from ridgeline.trace.columns import Kind
-from ridgeline.trace.links import Links, distinct
+from ridgeline.trace.links import Links, distinct, sums_by
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import rows_in
 
@@ -23,8 +23,7 @@ def kernels(
         return (), 0
     dur, names = trace.device.dur[rows], trace.device.name[rows]
     names_found, name = np.unique(names, return_inverse=True)
-    total = np.zeros(len(names_found), np.int64)
-    np.add.at(total, name, dur)
+    total = sums_by(name, dur, len(names_found))
     least, most = (
         np.full(len(names_found), np.iinfo(np.int64).max),
         np.zeros(len(names_found), np.int64),
@@ -185,8 +184,7 @@ def categories(trace: Trace, links: Links, window: Window) -> tuple[CategoryRow,
     is_copy = device.kind != Kind.KERNEL
     pairs, pair = distinct(device.name, launcher, is_copy.astype(np.int64))
     sums: dict[Category, list[int]] = {}
-    total = np.zeros(len(pairs), np.int64)
-    np.add.at(total, pair, device.dur)
+    total = sums_by(pair, device.dur, len(pairs))
     count = np.bincount(pair, minlength=len(pairs))
     for i, (name, launcher_name, copies) in enumerate(pairs.tolist()):
         category = "copy" if copies else category_of(trace.text(name), trace.text(launcher_name))

@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 
 from ridgeline.records.trace import ModuleRow, Window
 from ridgeline.trace.columns import Frames
-from ridgeline.trace.links import Links, Rows, beneath, distinct, enclosing, inherited, nested
+from ridgeline.trace.links import (
+    Links,
+    Rows,
+    beneath,
+    distinct,
+    enclosing,
+    inherited,
+    nested,
+    sums_by,
+)
 from ridgeline.trace.trace import Trace, once_per_trace
 from ridgeline.trace.window import rows_in
 
@@ -44,8 +53,7 @@ def modules(trace: Trace, links: Links, window: Window, limit: int = 100) -> tup
     rows = rows_in(trace.device, window)
     dur = trace.device.dur[rows]
     module = _of_device(trace, links, tree)[rows]
-    own = np.zeros(len(tree.names), np.int64)
-    np.add.at(own, module[module >= 0], dur[module >= 0])
+    own = sums_by(module[module >= 0], dur[module >= 0], len(tree.names))
     total = beneath(tree.parent, own)
     whole = max(int(dur.sum()), 1)
     table = []
@@ -159,8 +167,7 @@ def _from_frames(trace: Trace, frames: Frames, window: Window) -> Modules:
         number[rows] = np.array(places, np.int64)[which]
     # by overlap, not by start: the model's own frame began before the window's first kernel
     inside = np.flatnonzero((frames.ts < window.end_ns) & (frames.end > window.start_ns))
-    host = np.zeros(len(tree.numbers), np.int64)
-    np.add.at(host, number[inside], frames.dur[inside])
+    host = sums_by(number[inside], frames.dur[inside], len(tree.numbers))
 
     def placed(found: Rows) -> Rows:
         return np.where(found >= 0, number[np.maximum(found, 0)], -1)

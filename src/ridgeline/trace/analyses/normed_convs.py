@@ -12,7 +12,7 @@ from ridgeline.records.sites import NormedConv
 from ridgeline.records.trace import Window
 from ridgeline.trace.analyses.critical_path import device_on_path
 from ridgeline.trace.analyses.modules import forward_of, module_paths, path_of
-from ridgeline.trace.links import Links, Rows, inherited, own_time
+from ridgeline.trace.links import Links, Rows, inherited, own_time, sums_by
 from ridgeline.trace.places import user_places
 from ridgeline.trace.trace import Trace
 from ridgeline.trace.window import started, step_spans
@@ -168,11 +168,10 @@ def _costs(trace: Trace, links: Links, window: Window) -> _Costs:
     if not len(trace.device):
         own = own_time(links.op_parent, trace.ops.dur).astype(np.int64)
         return _Costs(own, own)
-    ns, exposed = np.zeros(len(trace.ops), np.int64), np.zeros(len(trace.ops), np.int64)
     op = links.device_op
-    launched = np.flatnonzero(op >= 0)
-    np.add.at(ns, op[launched], trace.device.dur[launched])
-    np.add.at(exposed, op[launched], device_on_path(trace, links, window)[launched])
+    launched, size = np.flatnonzero(op >= 0), len(trace.ops)
+    ns = sums_by(op[launched], trace.device.dur[launched], size)
+    exposed = sums_by(op[launched], device_on_path(trace, links, window)[launched], size)
     return _Costs(ns, exposed)
 
 

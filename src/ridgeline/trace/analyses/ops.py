@@ -5,7 +5,6 @@ window's first kernel began before it).
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -28,6 +27,7 @@ from ridgeline.trace.links import (
     inherited,
     own_time,
     repeated,
+    sums_by,
 )
 from ridgeline.trace.places import Places, user_places
 from ridgeline.trace.trace import Trace
@@ -74,10 +74,9 @@ def _times(trace: Trace, links: Links, window: Window) -> _Times:
     np.subtract.at(host_self, parent[called], table.dur[called])
     rows = rows_in(trace.device, window)
     op, dur = links.device_op[rows], trace.device.dur[rows]
-    device_self = np.zeros(len(table), np.int64)
-    np.add.at(device_self, op[op >= 0], dur[op >= 0])
-    launched = np.zeros(len(table), np.int64)  # also work of no length makes its operator count
-    np.add.at(launched, op[op >= 0], 1)
+    device_self = sums_by(op[op >= 0], dur[op >= 0], len(table))
+    # also work of no length makes its operator count
+    launched = sums_by(op[op >= 0], 1, len(table))
     chosen = beneath(parent, launched) > 0
     chosen[rows_in(table, window)] = True
     return _Times(
@@ -105,9 +104,7 @@ def _table(
     _, first, group = np.unique(key[rows], return_index=True, return_inverse=True)
 
     def total(values: Rows, mask: NDArray[np.bool_] | bool = True) -> Rows:
-        sums = np.zeros(len(first), np.int64)
-        np.add.at(sums, group, np.where(mask, values[rows], 0))
-        return sums
+        return sums_by(group, np.where(mask, values[rows], 0), len(first))
 
     host, device = total(trace.ops.dur, outermost), total(times.device, outermost)
     host_self, device_self = total(times.host_self), total(times.device_self)
@@ -215,14 +212,14 @@ def _sites(
     tree: Modules | None,
 ) -> tuple[tuple[OpSite, ...], int, float]:
     size, steps = len(grouped.keys), max(window.steps, 1)
-    host = _summed(grouped.group, own_time(links.op_parent, trace.ops.dur)[grouped.rows], size)
+    host = sums_by(grouped.group, own_time(links.op_parent, trace.ops.dur)[grouped.rows], size)
     group_of = np.full(len(trace.ops), -1, np.int64)
     group_of[grouped.rows] = grouped.group
     op = links.device_op
     group_of_operation = np.where(op >= 0, at_rows(group_of, op), -1).astype(np.int64)
     of_steps = np.flatnonzero(group_of_operation >= 0)
-    device = _summed(group_of_operation[of_steps], trace.device.dur[of_steps], size)
-    exposed = _summed(
+    device = sums_by(group_of_operation[of_steps], trace.device.dur[of_steps], size)
+    exposed = sums_by(
         group_of_operation[of_steps], device_on_path(trace, links, window)[of_steps], size
     )
     flops, executed, moved, dtypes = _work(counted, group_of, size)
@@ -260,12 +257,6 @@ def _sites(
     return tuple(sites), len(rest), float((host + device)[rest].sum()) / steps
 
 
-def _summed(group: Rows, values: NDArray[Any], size: int) -> NDArray[np.int64]:
-    total = np.zeros(size, np.int64)
-    np.add.at(total, group, values)
-    return total
-
-
 def _work(
     counted: Counted, group_of: Rows, size: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], dict[int, str]]:
@@ -294,7 +285,7 @@ def _kernels(
     if not len(rows_of_steps):
         return {}
     pairs, which = distinct(group_of_operation[rows_of_steps], trace.device.name[rows_of_steps])
-    ns = _summed(which, trace.device.dur[rows_of_steps], len(pairs))
+    ns = sums_by(which, trace.device.dur[rows_of_steps], len(pairs))
     count = np.bincount(which, minlength=len(pairs))
     kernels: dict[int, list[SiteKernel]] = {}
     for i in np.argsort(-ns, kind="stable").tolist():

@@ -25,7 +25,7 @@ from ridgeline.trace.analyses.recorded_calls import (
     sizes_of,
 )
 from ridgeline.trace.columns import Kind
-from ridgeline.trace.links import Links, Rows, at_rows, beneath, distinct
+from ridgeline.trace.links import Links, Rows, at_rows, beneath, distinct, sums_by
 from ridgeline.trace.trace import Trace, once_per_trace
 from ridgeline.trace.window import rows_in
 
@@ -189,13 +189,11 @@ def _rows(
     if not len(owned):
         return [], covered
     calls, call = np.unique(operators.owner[owned], return_inverse=True)
-    spent = np.zeros(len(calls), np.int64)
-    np.add.at(spent, call, trace.device.dur[operators.rows[owned]])
+    spent = sums_by(call, trace.device.dur[operators.rows[owned]], len(calls))
     sort, hints = _hints(trace, operators.rows[owned], call, len(calls))
     groups, group = distinct(trace.ops.name[calls], trace.ops.shape[calls], sort)
-    ns, count = np.zeros((2, len(groups)), np.int64)
-    np.add.at(ns, group, spent)
-    np.add.at(count, group, 1)
+    ns = sums_by(group, spent, len(groups))
+    count = sums_by(group, 1, len(groups))
     has_work = np.zeros(len(groups), bool)
     sums: dict[tuple[int, str, OpWork, Hint], list[int]] = {}
     for i, (name, code, which) in enumerate(groups.tolist()):
@@ -249,8 +247,7 @@ def _uncovered(
         op >= 0, at_rows(trace.ops.name, op), -1 - trace.device.name[rows].astype(np.int64)
     )
     codes, index = np.unique(code, return_inverse=True)
-    spent = np.zeros(len(codes), np.int64)
-    np.add.at(spent, index, trace.device.dur[rows])
+    spent = sums_by(index, trace.device.dur[rows], len(codes))
     best = np.argsort(-spent, kind="stable")[:MAX_UNCOVERED_OPERATORS].tolist()
     return tuple((trace.text(max(int(codes[i]), -1 - int(codes[i]))), int(spent[i])) for i in best)
 
@@ -396,12 +393,10 @@ def owns_all_work(
 
     `shares`: operators that leave a part of their work to another operator by design.
     """
-    answered = np.zeros(len(parent), np.int64)
     rows = np.flatnonzero(owner >= 0)
-    np.add.at(answered, owner[rows], in_window[rows])
+    answered = sums_by(owner[rows], in_window[rows], len(parent))
     complete = answered == beneath(parent, launched)
     if shares.any():
-        all_answered = np.zeros(len(parent), np.int64)
-        np.add.at(all_answered, owner[rows], launched[rows])
+        all_answered = sums_by(owner[rows], launched[rows], len(parent))
         complete |= shares & (answered == all_answered)
     return np.asarray(complete & (answered > 0), bool)

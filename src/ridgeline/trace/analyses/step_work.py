@@ -25,7 +25,7 @@ from ridgeline.trace.analyses.roofline import Hint, hint_of, roofline, row_of
 from ridgeline.trace.columns import Codes, DeviceOps, Kind
 from ridgeline.trace.host_states import is_collective_wait, is_input
 from ridgeline.trace.intervals import Spans, covered, gaps, intersect, merge, subtract, union
-from ridgeline.trace.links import Links, Rows, at_rows, beneath, distinct, own_time
+from ridgeline.trace.links import Links, Rows, at_rows, beneath, distinct, own_time, sums_by
 from ridgeline.trace.trace import Trace, once_per_trace
 from ridgeline.trace.window import rows_in, started, step_spans
 
@@ -107,10 +107,8 @@ _NO_PAIRS = (np.empty((0, 2), np.int64), np.empty(0, np.int64))
 
 def _operations_per_op(trace: Trace, links: Links, picked: Mask) -> Rows:
     """Return how many of the picked device operations each operator launched."""
-    found = np.zeros(len(trace.ops), np.int64)
     op = links.device_op[picked]
-    np.add.at(found, op[op >= 0], 1)
-    return found
+    return sums_by(op[op >= 0], 1, len(trace.ops))
 
 
 def _tf32(trace: Trace, links: Links) -> Mask:
@@ -455,9 +453,8 @@ def _inside_any(parent: Rows, outer: Mask) -> Mask:
 def _by_name(trace: Trace, codes: Codes, spent_ns: Rows) -> list[tuple[str, int, int]]:
     """Return each name with the number of its rows and their time."""
     names, name_of_row = np.unique(codes, return_inverse=True)
-    ns, calls = np.zeros((2, len(names)), np.int64)
-    np.add.at(ns, name_of_row, spent_ns)
-    np.add.at(calls, name_of_row, 1)
+    ns = sums_by(name_of_row, spent_ns, len(names))
+    calls = sums_by(name_of_row, 1, len(names))
     columns = zip(names.tolist(), calls.tolist(), ns.tolist(), strict=True)
     return [(trace.text(name), count, spent) for name, count, spent in columns]
 
@@ -466,9 +463,8 @@ def _rows(
     counted: Counted, owned: Rows, total: int, device: Device | None
 ) -> tuple[RooflineRow, ...]:
     size = len(counted.works)
-    ns, calls = np.zeros((2, size), np.int64)
-    np.add.at(ns, counted.which, owned)
-    np.add.at(calls, counted.which, 1)
+    ns = sums_by(counted.which, owned, size)
+    calls = sums_by(counted.which, 1, size)
     columns = zip(counted.works, calls.tolist(), ns.tolist(), strict=True)
     return tuple(
         row_of("", "", OpWork(work.executed, work.bytes, work.dtype), Hint(), count, spent, total,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ridgeline.records.trace import Activity
 from ridgeline.trace.columns import Codes, Events, Kind
 from ridgeline.trace.intervals import NOTHING, Spans, clip, covered, innermost, subtract, union
-from ridgeline.trace.links import Links, Rows, enclosing, nested
+from ridgeline.trace.links import Links, Rows, enclosing, nested, sums_by
 from ridgeline.trace.ranks.collectives import FAMILIES, Collectives, communication_rows, family_of
 from ridgeline.trace.ranks.waiting import Alignment, Waits
 from ridgeline.trace.trace import Trace
@@ -355,8 +355,7 @@ def _take(times: Counter[Work], rest: Spans, segments: Spans, rows: Rows, label:
     if not some.any():
         return rest
     code, work = label(rows[some])
-    total = np.zeros(len(work), np.int64)
-    np.add.at(total, code, share[some])
+    total = sums_by(code, share[some], len(work))
     for named, ns in zip(work, total.tolist(), strict=True):
         times[named] += ns
     return subtract(rest, union(segments.start, segments.end, sorted_=True))
