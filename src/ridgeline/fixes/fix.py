@@ -4,8 +4,8 @@ Each file of `catalog/` is one fix and is registered by existing. It defines `FI
 functions: `reason_to_skip(ground)` returns why the fix cannot help here, None if it can;
 `apply(program, options)` puts it on the program, in the trial's own process;
 `source_edits(applied, source)` returns the edits that do the same in the user's source. A fix that
-gives a call a keyword, or makes a setting, needs no `source_edits`: its edits follow from what it
-did, and `edit_why` is their comment.
+gives a call a keyword, makes a setting, or compiles models needs no `source_edits`: its edits
+follow from what it did (`done_edits`), and `edit_why` is their comment.
 
 A fix that is an environment variable has `variables(environment, options)` too: it returns the
 variables that the trial's process must be started with, {} if there is nothing to set. `apply` then
@@ -132,11 +132,14 @@ def compiles_first(fixes: Iterable[Asked]) -> bool:
 
 
 def _loaded(name: str) -> Registered:
-    from ridgeline.fixes.model_edits import edits_of_done
+    from ridgeline.fixes.done_edits import edits_of_done
 
     module = import_module(f"ridgeline.fixes.catalog.{name}")
     fix: Fix = module.FIX
-    source_edits = getattr(module, "source_edits", lambda applied, _: edits_of_done(applied, fix))
+    why = fix.edit_why
+    source_edits = getattr(
+        module, "source_edits", lambda applied, source: edits_of_done(applied, source, why)
+    )
     optional = ("bound", "variables", "choices", "after", "brings")
     return Registered(
         fix, module.reason_to_skip, module.apply, source_edits,

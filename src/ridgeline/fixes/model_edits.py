@@ -5,8 +5,8 @@ import ast
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ridgeline.fixes.fix import EditByHand, Fix, Source
-from ridgeline.records.edit import Edit, Import, Insert, Keyword, Top
+from ridgeline.fixes.fix import EditByHand, Source
+from ridgeline.records.edit import Edit, Import, Insert, Keyword
 from ridgeline.records.facts import Fact, Reason, because
 from ridgeline.records.reason_codes import ByHand, Done
 from ridgeline.records.trial import Applied
@@ -21,26 +21,6 @@ Facts = Mapping[str, Fact]
 _Definition = ast.FunctionDef | ast.ClassDef
 Statement = Callable[[Facts, str], str]
 """The statement to insert, from the facts of a target and the name of the model or its input."""
-
-
-def edits_of_done(applied: Applied, fix: Fix) -> tuple[Edit, ...]:
-    """Return the edits that follow from what the fix did: its setting after the imports, or the
-    keyword that each target's call got."""
-    edits: list[Edit] = []
-    for target in applied.targets:
-        place, facts = target.place, target.done.facts
-        if target.done.code == Done.SETTING:
-            setting = str(facts["statement"])
-            top = Top(file="", where="after imports", text=setting, why=fix.edit_why)
-            return Import(file="", text="import torch"), top
-        if place is not None and place.line is not None:
-            edits.append(
-                Keyword(
-                    file=place.file, line=place.line, call=str(facts["call"]),
-                    name=str(facts["option"]), value=repr(facts["value"]), why=fix.edit_why,
-                )
-            )  # fmt: skip
-    return tuple(dict.fromkeys(edits))
 
 
 def generate_edits(

@@ -19,7 +19,7 @@ from ridgeline.fixes.catalog import (
     inference_mode,
 )
 from ridgeline.fixes.catalog import compile as whole
-from ridgeline.fixes.fix import EditByHand, registered
+from ridgeline.fixes.fix import EditByHand, find_fix, registered
 from ridgeline.fixes.program import Program
 from ridgeline.records.edit import Insert
 from ridgeline.records.facts import Fact, Place, Reason, because
@@ -65,7 +65,7 @@ def compiled(fix: Any, arguments: str = "", mode: str = "") -> Applied:
 
 
 def text_of(fix: Any, seen: Applied, text: str = SCRIPT) -> str:
-    done = patched("t.py", text.encode(), fix.source_edits(seen, lambda _: text))
+    done = patched("t.py", text.encode(), find_fix(fix.FIX.id).source_edits(seen, lambda _: text))
     assert not done.refused
     return done.text
 
@@ -156,7 +156,7 @@ def test_compile_is_written_after_the_model_is_made() -> None:
 
 def test_cuda_graphs_are_written_with_the_mark_before_the_call() -> None:
     seen = compiled(compile_reduce_overhead, 'mode="reduce-overhead"', "reduce-overhead")
-    made, mark, _ = compile_reduce_overhead.source_edits(seen, lambda _: SCRIPT)
+    made, mark, _ = find_fix("compile-reduce-overhead").source_edits(seen, lambda _: SCRIPT)
     assert isinstance(made, Insert)
     assert (made.line, made.where, made.text) == (
         5,
@@ -256,7 +256,7 @@ def test_compiled_autograd_is_written_around_the_backward() -> None:
 
 def test_a_file_that_cannot_be_read_is_said() -> None:
     with pytest.raises(EditByHand) as raised:
-        whole.source_edits(compiled(whole), lambda _: None)
+        find_fix("compile").source_edits(compiled(whole), lambda _: None)
     reason = raised.value.reason
     assert reason.facts == {"line": 8, "statement": "model.compile()"}
     assert reason.cause == because(ByHand.FILE_UNREADABLE, file="t.py")

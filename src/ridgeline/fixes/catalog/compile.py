@@ -4,12 +4,10 @@ from collections.abc import Mapping
 
 from ridgeline.fixes import compiling
 from ridgeline.fixes.compiling import bound, reason_to_skip
-from ridgeline.fixes.fix import Fix, Source
+from ridgeline.fixes.fix import Fix
 from ridgeline.fixes.program import Program
-from ridgeline.records.edit import Edit
-from ridgeline.records.trial import Applied
 
-__all__ = ["FIX", "apply", "bound", "reason_to_skip", "source_edits"]
+__all__ = ["FIX", "apply", "bound", "reason_to_skip"]
 FIX = Fix(
     id="compile",
     group="model",
@@ -21,12 +19,9 @@ FIX = Fix(
     spare_beside=("compile-reduce-overhead", "compile-max-autotune"),
     why="Fuses chains of operators into kernels, forward and backward, and leaves Python out.",
     wrong_when="Shapes change at every step, or the program is too short to pay for compiling.",
+    edit_why="fuses operators and leaves Python out",
 )
 
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
     compiling.compile_whole(program, FIX.id, {})
-
-
-def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    return compiling.compile_edits(applied, source, "fuses operators and leaves Python out")

@@ -4,17 +4,15 @@ from collections.abc import Mapping
 
 from ridgeline.fixes import compiling
 from ridgeline.fixes.compiling import reason_to_skip_graphs as reason_to_skip
-from ridgeline.fixes.fix import Fix, Source
+from ridgeline.fixes.fix import Fix
 from ridgeline.fixes.program import Program
-from ridgeline.records.edit import Edit
 from ridgeline.records.ground import Ground
-from ridgeline.records.trial import Applied
 
 WITHOUT_GRAPHS, WITH_GRAPHS = "max-autotune-no-cudagraphs", "max-autotune"
 MAX_BUSY_SHARE_FOR_GRAPHS = 0.85
 """A device that works for a smaller share of the step waits for launches: then the mode with CUDA
 graphs is tried first."""
-__all__ = ["FIX", "apply", "bound", "choices", "reason_to_skip", "source_edits"]
+__all__ = ["FIX", "apply", "bound", "choices", "reason_to_skip"]
 FIX = Fix(
     id="compile-max-autotune",
     group="model",
@@ -27,6 +25,7 @@ FIX = Fix(
     why="Besides fusing, products are written in Triton, several ways, and the fastest is kept.",
     wrong_when="The library's own products are the best already, as they are for large sizes: the "
     "minutes of trying are then lost.",
+    edit_why="products chosen by timing",
 )
 
 
@@ -44,10 +43,3 @@ def choices(ground: Ground) -> tuple[dict[str, str], ...]:
 def apply(program: Program, options: Mapping[str, str]) -> None:
     mode = options.get("mode", WITHOUT_GRAPHS)
     compiling.compile_with_graphs(program, FIX.id, mode, graphs=mode == WITH_GRAPHS)
-
-
-def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    edits = compiling.compile_edits(applied, source, "products chosen by timing")
-    if any(one.done.facts["mode"] == WITH_GRAPHS for one in applied.targets):
-        edits += compiling.step_mark_edits(applied, source)
-    return edits

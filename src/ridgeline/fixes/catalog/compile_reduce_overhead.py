@@ -4,15 +4,13 @@ from collections.abc import Mapping
 
 from ridgeline.fixes import compiling
 from ridgeline.fixes.compiling import bound
-from ridgeline.fixes.fix import Fix, Source
+from ridgeline.fixes.fix import Fix
 from ridgeline.fixes.program import Program
-from ridgeline.records.edit import Edit
 from ridgeline.records.facts import Reason, because
 from ridgeline.records.ground import Ground
 from ridgeline.records.reason_codes import Skip
-from ridgeline.records.trial import Applied
 
-__all__ = ["FIX", "apply", "bound", "reason_to_skip", "source_edits"]
+__all__ = ["FIX", "apply", "bound", "reason_to_skip"]
 FIX = Fix(
     id="compile-reduce-overhead",
     group="model",
@@ -24,6 +22,7 @@ FIX = Fix(
     why="The kernels of a pass are launched as one graph: the host's time for each launch goes.",
     wrong_when="The program keeps a tensor the model returned over the next step: its memory is "
     "used again, and torch raises. Graphs keep memory of their own.",
+    edit_why="one launch for many kernels",
 )
 
 
@@ -35,8 +34,3 @@ def reason_to_skip(ground: Ground) -> Reason | None:
 
 def apply(program: Program, options: Mapping[str, str]) -> None:
     compiling.compile_with_graphs(program, FIX.id, "reduce-overhead")
-
-
-def source_edits(applied: Applied, source: Source) -> tuple[Edit, ...]:
-    edits = compiling.compile_edits(applied, source, "one launch for many kernels")
-    return edits + compiling.step_mark_edits(applied, source)
