@@ -264,8 +264,8 @@ def counted(results: Sequence[Result]) -> str:
 
 
 def page(parts: Sequence[Part], note: str) -> str:
-    """Return the page. `note` says what the figures do not, such as which of the programs were at
-    hand while the search was developed."""
+    """Return the page. Of a program that several runs have, it has the last. `note` says what the
+    figures do not, such as which of the programs were at hand while the search was developed."""
     said = __doc__.split("\n\n")[2].replace("\n", " ")
     columns = (
         "program", "step", "kept", "in the race", "confirmed", "`ridgeline compare`", "agrees",
@@ -275,10 +275,9 @@ def page(parts: Sequence[Part], note: str) -> str:
     made = ["# What is kept, confirmed", "", said, ""]
     made += [f"- {part.device}. {part.about}." for part in parts]
     made += ["", note, ""] if note else [""]
+    every = {(one.subject.group, one.subject.name): one for part in parts for one in part.results}
     for group, title in GROUPS.items():
-        mine = [
-            result for part in parts for result in part.results if result.subject.group == group
-        ]
+        mine = [result for result in every.values() if result.subject.group == group]
         if mine:
             rows = [row for result in mine for row in lines(result)]
             made += [f"## {title}", "", counted(mine), "", *head, *rows, ""]
