@@ -60,10 +60,15 @@ _SETTLED = (
     ".then(() => 0)"
 )
 _PAPER_STYLE = """
-body { font-size: 0.85rem; } pre { white-space: pre-wrap; } .scroll { overflow: visible; }
+body { font-size: 0.85rem; } pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+.scroll { overflow: visible; } main table { width: 100%; font-size: 0.75rem; }
+main th, main td { padding-right: 0.5rem; }
+main th { white-space: normal; overflow-wrap: normal; }
+td.name, td.place, td.words { white-space: normal; overflow-wrap: anywhere; }
 h1, h2, h3, figcaption { break-after: avoid; } li, tr, pre, figure { break-inside: avoid; }
 """
-"""Paper does not scroll: nothing may be cut at its edge, and no title may stand alone."""
+"""Paper does not scroll: nothing may be cut at its edge, no title may stand alone, and a table that
+is wider than the paper would make everything else smaller."""
 _FOR_PAPER = (
     "document.querySelectorAll('details').forEach(details => { details.open = true });"
     f"document.head.append(Object.assign(document.createElement('style'), "
