@@ -16,7 +16,7 @@ const MIN_SPAN_NS = 200;
 /** Narrower events share a column of a pixel with their neighbours. */
 const MIN_OWN_WIDTH = 1.5;
 const MIN_LABEL_WIDTH = 28;
-const LETTER = 5.8;
+const LETTERS = "the quick brown fox_jumps.over(the):lazy DOG 0123456789";
 /** How strongly unmarked events are drawn where others are marked. */
 const FADED = 0.18;
 const FONT = "11px system-ui, sans-serif";
@@ -41,6 +41,8 @@ class View {
   private gutter = 0;
   private asked = false;
   private colours: string[] = [];
+  /** The width of a letter, on average. */
+  private letter = 6;
   private inks: string[] = [];
   private paint: CanvasRenderingContext2D | null = null;
   private overviewPicture: HTMLCanvasElement | null = null;
@@ -254,7 +256,9 @@ class View {
     const every = kinds.map((_, work) => work);
     const here = place < 0 ? [] : every.filter((work) => places[work] === place);
     const alike = every.filter((work) => wantedKinds.has(kinds[work]!));
-    const both = here.filter((work) => wantedKinds.has(kinds[work]!));
+    let both = here.filter((work) => wantedKinds.has(kinds[work]!));
+    // Phases and idle gaps of this kind show what the events of the place cost.
+    if (both.length) both = [...both, ...alike.filter((work) => places[work]! < 0 && this.tracks.name(work) === this.tracks.kindName(work))];
     const name = this.data.all_places[place] ?? "";
     const kindNames = (wanted.kinds ?? []).join(", ");
     for (const [works, what] of [[both, `${name}, ${kindNames}`], [alike, kindNames], [here, name]] as const) {
@@ -276,7 +280,10 @@ class View {
     }
     if (!this.marked.length) return;
     // The step around the first event shows best what is the matter.
-    const inStep = this.marked.findIndex((event) => this.tracks.stepAround(this.tracks.span(event).start));
+    const placed = this.marked.some(({ track, index }) => this.data.places[track.work[index]!]! >= 0);
+    const inStep = this.marked.findIndex(
+      (event) => (!placed || this.data.places[event.track.work[event.index]!]! >= 0) && this.tracks.stepAround(this.tracks.span(event).start),
+    );
     this.markedAt = Math.max(inStep, 0) - 1;
     const { start, end } = this.tracks.span(this.marked[this.markedAt + 1]!);
     const around = this.tracks.stepAround(start) ?? this.tracks.extent;
@@ -425,6 +432,8 @@ class View {
       this.height = height;
       this.width = width;
       this.paint = context(this.canvas, width, height);
+      this.paint.font = FONT;
+      this.letter = this.paint.measureText(LETTERS).width / LETTERS.length + 0.1;
     }
     this.ask();
   }
@@ -559,11 +568,11 @@ class View {
   }
 
   private label(paint: CanvasRenderingContext2D, track: Track, event: number, x: number, wide: number, y: number, height: number): void {
-    const letters = Math.floor((wide - 6) / LETTER);
+    const letters = Math.floor((wide - 6) / this.letter);
     const text = track.lane.kind === "steps" ? `step ${this.tracks.name(track.work[event]!)}` : this.tracks.label(track.work[event]!);
     if (letters < 3) return;
     paint.fillStyle = this.inks[track.kind[event]!]!;
-    paint.fillText(text.length > letters ? `${text.slice(0, letters - 1)}…` : text, x + 3, y + height / 2 + 0.5);
+    paint.fillText(text.length > letters ? `${text.slice(0, letters - 1)}…` : text, x + 3, y + height / 2 + 0.5, wide - 5);
   }
 
   /** Draws a line between the selected event and the call that launched it, or what it launched. */
@@ -615,7 +624,7 @@ class View {
       // The name of a lane higher than the view stays in view.
       const y = Math.min(Math.max(track.y, top), track.y + track.height - track.row) + track.row / 2;
       const mark = track.rows.length > 1 ? (track.folded ? "▸ " : "▾ ") : "";
-      const letters = Math.floor((gutter - 8) / LETTER);
+      const letters = Math.floor((gutter - 8) / this.letter);
       const text = mark + track.name;
       paint.fillStyle = is.ink;
       paint.fillText(text.length > letters ? `${text.slice(0, letters - 1)}…` : text, 4, y);
@@ -647,7 +656,7 @@ class View {
       const x = Math.round(this.xOf(at)) + 0.5;
       if (x < gutter) continue;
       const text = axisText(at, every);
-      if (x + LETTER * text.length + 6 < width) paint.fillText(text, x + 3, AXIS / 2);
+      if (x + this.letter * text.length + 12 < width) paint.fillText(text, x + 3, AXIS / 2);
     }
     paint.fillStyle = document.activeElement === this.canvas ? this.is.blue : rule;
     paint.fillRect(0, AXIS - 1, width, 1);

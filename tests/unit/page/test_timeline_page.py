@@ -110,6 +110,24 @@ def test_two_clicks_lead_from_a_finding_to_its_events_and_to_its_line(
     assert [url.partition(":")[0] for url in page.requests] == ["file"]
 
 
+def test_a_finding_also_marks_the_phases_and_gaps_that_its_events_cost(
+    text: str, opened: Open
+) -> None:
+    page = opened(text).page
+    page.locator("button[data-way=timeline]").click()
+    marked = int(page.locator(".timeline .count").inner_text().split(":")[0].split()[-1])
+    drawn = json.loads(page.locator("figure[data-view=Timeline] script").inner_text())
+    (kind,) = [i for i, one in enumerate(drawn["all_kinds"]) if one["name"] == "input"]
+    here = drawn["all_places"].index(f"train.py:{LINES['getitem']}")
+    phases = [lane for lane in drawn["lanes"] if lane["kind"] == "phases"]
+    expected = sum(
+        drawn["kinds"][work] == kind and drawn["places"][work] in (here, -1)
+        for lane in drawn["lanes"] for work in lane["works"]
+    )  # fmt: skip
+    assert any(drawn["kinds"][work] == kind for lane in phases for work in lane["works"])
+    assert marked == expected
+
+
 def test_the_line_of_a_finding_leads_back_to_its_events(text: str, opened: Open) -> None:
     page = opened(text).page
     page.locator(".source .mark button").click()
