@@ -120,7 +120,8 @@ def command(
     becomes optimized_train.py), and that copy is run on its own.
 
     Your files are not touched. The program is run many times, for a few dozen steps each time; the
-    files it writes itself are written each time.
+    files it writes itself are written each time, unless it looks for RIDGELINE_TRIAL in its
+    environment.
 
     Ctrl-C ends the search and reports what was proven so far. A second call continues where the
     first ended.
