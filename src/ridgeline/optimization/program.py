@@ -154,7 +154,7 @@ def _ladder(
 
     def make_race(left_s: Callable[[], float]) -> Race:
         race_plan = RacePlan(seed=settings.seed, trains=ground.trains, functions=edits)
-        return Race(lambda: RaceProcess(target, race_plan, scratch / "race"), left_s)
+        return Race(lambda: RaceProcess(target, race_plan, scratch / "race"), left_s, bench.left_s)
 
     can_race = settings.search.goal == "speed" and ground.ranks <= 1
     racing = Racing(make_race, bench.take_compiled, plan.steps) if can_race else None

@@ -146,10 +146,15 @@ class RacedProgram(Protocol):
 
 
 class Race:
-    def __init__(self, start: Callable[[], RacedProgram], left_s: Callable[[], float]) -> None:
-        """`start` starts the program; `left_s` returns the time that the race has left."""
+    def __init__(
+        self, start: Callable[[], RacedProgram], left_s: Callable[[], float],
+        whole_left_s: Callable[[], float] = lambda: math.inf,
+    ) -> None:  # fmt: skip
+        """`start` starts the program; `left_s` returns the time that the race has left, and
+        `whole_left_s` the time that the whole call has left."""
         self._start = start
         self._left_s = left_s
+        self._whole_left_s = whole_left_s
         self._process: RacedProgram | None = None
         self._failed: dict[SetKey, Reason] = {}
         self._ends: list[_BadEnd] = []
@@ -281,7 +286,8 @@ class Race:
         if not self._is_ready:
             return 0
         asking.number = process.ask(request)
-        patience_s = min(max(self.start_s, MIN_PATIENCE_S), MAX_PATIENCE_S)
+        after_s = max(self._whole_left_s() - (last_s - time.monotonic()), 0.0)
+        patience_s = min(max(self.start_s, MIN_PATIENCE_S), MAX_PATIENCE_S, after_s)
         for message in process.messages(last_s + patience_s):
             if message is None:
                 if self._is_overdue(process, asking, racing, patience_s):

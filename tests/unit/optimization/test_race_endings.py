@@ -186,6 +186,20 @@ def test_other_options_of_a_fix_that_hangs_are_not_tried(monkeypatch: pytest.Mon
     assert race.starts == 2
 
 
+@pytest.mark.parametrize(("whole_s", "longest_s"), [(6.0, 7.0), (60.0, 11.0)])
+def test_a_race_waits_for_a_round_no_longer_than_the_whole_call_has_time(
+    monkeypatch: pytest.MonkeyPatch, whole_s: float, longest_s: float
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(race_module, "time", clock)
+    race = Race(
+        lambda: ScriptedProgram(hanging=[FUSED], clock=clock),
+        lambda: 5.0 - clock.now_s, lambda: whole_s - clock.now_s,
+    )  # fmt: skip
+    race.heat((), [FUSED], 5.0)
+    assert longest_s - 2 <= clock.now_s <= longest_s + 1
+
+
 @pytest.mark.parametrize("own_end", [100, 101, 103, 150])
 def test_no_set_is_given_up_where_the_program_ends_with_an_error_of_its_own(own_end: int) -> None:
     race = Race(lambda: ScriptedProgram(own_end=own_end), lambda: 60.0)
