@@ -95,6 +95,8 @@ class News(Struct, frozen=True, kw_only=True):
     recorded."""
     began_over: bool = False
     """Whether the steps read so far are void, because they turned out not to be steps."""
+    ranks: int = 1
+    """Ranks of the job. Steps and telemetry are those of rank 0."""
     elapsed_s: float | None = None
     """Time from the start of the run to the newest step or sample."""
     steps: tuple[Step, ...] = ()
@@ -108,10 +110,11 @@ class News(Struct, frozen=True, kw_only=True):
 def look(run: RunDirectory, offsets: Offsets) -> News:
     """Return what was written to a run since the look that gave `offsets`."""
     stage = stage_of(run)
-    began_ns = 0
+    began_ns, ranks = 0, 1
     window: WindowKind = ""
     with contextlib.suppress(RidgelineError):
-        began_ns = run.run().began_ns
+        file = run.run()
+        began_ns, ranks = file.began_ns, file.ranks
     with contextlib.suppress(RidgelineError):
         capture = run.capture()
         window = capture.windows[-1].kind if capture is not None and capture.windows else ""
@@ -126,7 +129,7 @@ def look(run: RunDirectory, offsets: Offsets) -> News:
         default=0,
     )
     return News(
-        stage=stage, window=window, began_over=began_over, steps=tuple(steps),
+        stage=stage, window=window, ranks=ranks, began_over=began_over, steps=tuple(steps),
         elapsed_s=(newest_ns - began_ns) / 1e9 if began_ns and newest_ns > began_ns else None,
         telemetry=tuple(points(samples)), recent=recent(last_steps),
         machine=machine[-1] if machine else None,
@@ -261,7 +264,8 @@ def stage_sentence(news: News) -> str:
         return "The run is over."
     if news.stage == "concluding":
         return "The program has ended, and its report is being made."
-    return f"Running: {WINDOWS.get(news.window, 'no step has been seen yet')}."
+    whose = f", rank 0 of {news.ranks}" if news.ranks > 1 else ""
+    return f"Running{whose}: {WINDOWS.get(news.window, 'no step has been seen yet')}."
 
 
 def shown_figures(news: News) -> list[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """A run under way: what is read from its growing files, and what the page and the terminal show."""
 
 import io
+import os
 import time
 from pathlib import Path
 
@@ -152,6 +153,15 @@ def test_each_window_has_a_sentence_of_its_own(tmp_path: Path, window: str) -> N
     news = look(run, Offsets())
     assert news.window == window
     assert stage_sentence(news) != none_yet
+
+
+def test_a_job_of_several_ranks_says_whose_numbers_are_shown(tmp_path: Path) -> None:
+    run = made_running(tmp_path, RUN)
+    assert "rank" not in stage_sentence(look(run, Offsets()))
+    write_run_file(run, status="running", pid=os.getpid(), ranks=8)
+    news = look(run, Offsets())
+    assert news.ranks == 8
+    assert "rank 0 of 8" in stage_sentence(news)
 
 
 def test_the_newest_steps_give_the_main_numbers() -> None:
