@@ -1,11 +1,17 @@
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
+from ridgeline.diagnosis.conclusion import concluded_case
+from ridgeline.diagnosis.findings import findings
+from ridgeline.diagnosis.recorded_run import Attempts
 from ridgeline.diagnosis.rules.shared_machine import SHARED_DEVICE as RULE
 from ridgeline.diagnosis.rules.shared_machine import shared_device as look
 from ridgeline.records.run import DeviceSample
 from ridgeline.records.run_summary import Telemetered
 from ridgeline.records.trace import KernelRow
+from tests.unit.diagnosis import made_up_run_directory
 from tests.unit.diagnosis import made_up_verdict as made
 from tests.unit.diagnosis.rules.made_up_machine import case, looks, only
 
@@ -51,3 +57,24 @@ def test_silent_when_alone_on_the_gpu() -> None:
 
 def test_a_crowded_processor_is_told_by_the_verdict_and_is_no_finding() -> None:
     assert "gpu" in RULE.needs
+
+
+@pytest.mark.parametrize(("others", "found"), [(1, True), (0, False)])
+def test_a_run_beside_another_program_has_the_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int, found: bool
+) -> None:
+    """From the telemetry file that the watcher writes to the findings of the run. The traced
+    steps keep the GPU busy for 67 % of their time, and the driver sees 95 %."""
+    monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
+    watched = tuple(
+        replace(sample, devices=(gpu(others),)) for sample in made_up_run_directory.telemetry()
+    )
+    run = made_up_run_directory.directory(
+        tmp_path, run=made_up_run_directory.run_file(), captured=made_up_run_directory.capture(),
+        stepped=made_up_run_directory.steps(), watched=watched,
+    )  # fmt: skip
+    made_up_run_directory.trace(run)
+    _, concluded = concluded_case(run)
+    assert concluded is not None
+    rules = {finding.rule for finding in findings(concluded, Attempts()).findings}
+    assert ("shared-device" in rules) is found

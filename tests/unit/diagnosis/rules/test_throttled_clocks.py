@@ -1,8 +1,15 @@
+from pathlib import Path
+
+import msgspec
 import pytest
 
+from ridgeline.diagnosis.conclusion import concluded_case
+from ridgeline.diagnosis.findings import findings
+from ridgeline.diagnosis.recorded_run import Attempts
 from ridgeline.diagnosis.rules.shared_machine import throttled_clocks as look
 from ridgeline.diagnosis.shares import Shares
 from ridgeline.records.run import DeviceSample
+from tests.unit.diagnosis import made_up_run_directory as made
 from tests.unit.diagnosis.rules.made_up_machine import case, looks, only
 
 
@@ -60,3 +67,22 @@ def test_silent_where_nothing_is_lost(device: DeviceSample) -> None:
 def test_silent_without_clocks() -> None:
     unknown = DeviceSample(index=0, utilisation_percent=95, throttle=("thermal",), ours=True)
     assert not [*look(case(looks(unknown), gpu=True))]
+
+
+def test_a_run_on_a_hot_gpu_has_the_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the telemetry file that the watcher writes to the findings of the run."""
+    monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
+    hot = tuple(
+        msgspec.structs.replace(sample, devices=(gpu(1485, "thermal"),))
+        for sample in made.telemetry()
+    )
+    run = made.directory(
+        tmp_path, run=made.run_file(), captured=made.capture(), stepped=made.steps(), watched=hot
+    )
+    made.trace(run)
+    _, concluded = concluded_case(run)
+    assert concluded is not None
+    found = {finding.rule: finding for finding in findings(concluded, Attempts()).findings}
+    assert found["throttled-clocks"].share_pct > 2
