@@ -12,7 +12,8 @@ bound no smaller than the gain measured between the twins (the steps' medians, u
 fastest round of each), as far as its interval tells? Asked of the twin: is there a finding above 5
 %? A program may name another measure: `memory`, the peak; `kept`, a step that was not thrown away;
 `whole`, the program run by itself, less what importing torch takes; `results`, nothing, because the
-fix makes the results correct and the program no faster.
+fix makes the results correct and the program no faster. A program whose fault is that the processor
+`emulates` a type is left out where the processor has instructions for that type.
 """
 
 import argparse
@@ -36,12 +37,15 @@ from msgspec import Struct
 
 import ridgeline
 from ridgeline.machine import processor
+from ridgeline.machine.identity import support
 from ridgeline.records.run_directory import RunDirectory
 
 FAULTS = Path(__file__).resolve().parents[1] / "examples" / "faults"
 ALARM_PCT = 5.0
 LONGEST_S = 300
-_SETTING = re.compile(r"^\s*(fault|runs on|ranks|arguments|options|measure|slow): *(.+)$", re.M)
+_SETTING = re.compile(
+    r"^\s*(fault|runs on|ranks|arguments|options|measure|slow|emulates): *(.+)$", re.M
+)
 
 
 Measure = Literal["step", "memory", "kept", "whole", "results"]
@@ -147,6 +151,8 @@ def pairs(only: Sequence[str], device: str) -> list[Pair]:
         devices = tuple(part.strip() for part in told.get("runs on", "cpu, gpu").split(","))
         lines = [n for n, row in enumerate(text.splitlines(), 1) if row.endswith("# fault")]
         if (only and path.stem not in only) or device not in devices:
+            continue
+        if "emulates" in told and support(torch.device("cpu"), told["emulates"].strip()).native:
             continue
         found.append(
             Pair(

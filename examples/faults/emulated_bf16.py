@@ -2,6 +2,7 @@
 
 fault: emulated-bf16
 runs on: cpu
+emulates: bfloat16
 """
 
 import torch
