@@ -97,6 +97,17 @@ def test_each_result_is_one_line_at_a_prompt_a_report_printed_and_a_page_in_a_no
         assert result._repr_markdown_().startswith("### ")
 
 
+def test_what_is_printed_is_plain_text_in_a_kernel_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels set FORCE_COLOR, and rich shows its text below the cell where it finds a kernel."""
+    plain = [str(result) for result in results(tmp_path)]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert [str(result) for result in results(tmp_path)] == plain
+    assert not any("\x1b" in text for text in plain)
+
+
 def test_the_formatter_of_a_notebook_finds_page_note_and_line(tmp_path: Path) -> None:
     formatters = pytest.importorskip("IPython.core.formatters", reason="IPython is not installed")
     for result in results(tmp_path):

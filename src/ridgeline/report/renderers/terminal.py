@@ -77,7 +77,11 @@ def render_text(document: Document, width: int, *, full: bool = False) -> str:
     import io
 
     text = io.StringIO()
-    console = Console(file=text, width=width, highlight=False, no_color=True, force_jupyter=False)
+    # A notebook's kernel asks for colours by FORCE_COLOR, and rich would print into its cell.
+    console = Console(
+        file=text, width=width, highlight=False, no_color=True, force_jupyter=False,
+        force_terminal=False,
+    )  # fmt: skip
     render(document, console, full=full)
     return text.getvalue()
 
