@@ -49,7 +49,7 @@ def run_page(directory: RunDirectory, summary: RunSummary) -> RunPage:
     attempts = Attempts()
     read = read_run(directory, attempts)
     steps, samples = thinned(read.steps, MAX_STEPS), thinned(read.telemetry, MAX_SAMPLES)
-    shown = attempts.part("the timeline", lambda: _run_timeline(read))
+    shown = attempts.part("the timeline", lambda: run_timeline(read, attempts))
     places = named_places(summary.findings, shown)
     folder = Path(read.run.environment.folder)
     source = attempts.part("the source", lambda: tuple(source_lines([folder], places)))
@@ -77,10 +77,14 @@ def run_page(directory: RunDirectory, summary: RunSummary) -> RunPage:
     )
 
 
-def _run_timeline(read: RunRead) -> Timeline | None:
+def run_timeline(read: RunRead, attempts: Attempts) -> Timeline | None:
+    """Return the timeline of the ranks whose traces can be read."""
     names = FileNames(read.run, read.capture)
-    files = read.trace_files[:MAX_TIMELINE_RANKS]
-    traces = [open_trace(path, cache=False).trace for path in files]
+    opened = [
+        attempts.part(path.name, lambda path=path: open_trace(path, cache=False).trace)  # type: ignore[misc]
+        for path in read.trace_files[:MAX_TIMELINE_RANKS]
+    ]
+    traces = [trace for trace in opened if trace is not None]
     traced = [step.index for step in read.steps if step.window == "traced"]
     return timeline(traces, step_numbers=traced, shown=names.shown) if traces else None
 

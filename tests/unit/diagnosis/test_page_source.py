@@ -1,4 +1,4 @@
-"""The lines of source on a page: bounded, Python only, and never what a trace points at."""
+"""The lines of source and the timeline on a page: bounded, Python only, and what can be read."""
 
 import os
 from pathlib import Path
@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 from ridgeline.diagnosis import run_page as module
-from ridgeline.diagnosis.run_page import named_places, source_lines
+from ridgeline.diagnosis.recorded_run import Attempts, RunRead
+from ridgeline.diagnosis.run_page import named_places, run_timeline, source_lines
 from ridgeline.records.facts import Place
 from ridgeline.records.finding import Finding, Findings
+from ridgeline.records.run import RunFile, Step, Target
 from ridgeline.records.timeline import Timeline, TimelineLane, Work
 from ridgeline.records.trace import Place as FunctionPlace
+from tests.unit.trace.traces_made import Made
 
 
 def test_lines_around_a_place_are_read_once(tmp_path: Path) -> None:
@@ -60,3 +63,38 @@ def test_findings_come_before_the_events_with_the_most_time() -> None:
     shown = Timeline(length_ns=27, works=works, lanes=(lane,))
     findings = Findings(findings=(Finding(rule="r", claim="c", file="z.py", line=9),))
     assert named_places(findings, shown) == [Place("z.py", 9), Place("a.py", 2), Place("a.py", 1)]
+
+
+def test_a_damaged_trace_of_one_rank_costs_that_rank_alone(tmp_path: Path) -> None:
+    good = [
+        Made(distributedInfo={"rank": rank, "world_size": 3})
+        .launch("kernel", 10, 30, 100, 1)
+        .write(tmp_path, f"trace-rank{rank}.json.gz")
+        for rank in (0, 2)
+    ]
+    bad = tmp_path / "trace-rank1.json.gz"
+    bad.write_bytes(b"no trace at all")
+    attempts = Attempts()
+    run = RunFile(name="r", target=Target(kind="script", name="train.py"))
+    read = RunRead(run=run, trace_files=(good[0], bad, good[1]))
+    found = run_timeline(read, attempts)
+    assert found is not None
+    assert {lane.rank for lane in found.lanes} == {"rank 0", "rank 2"}
+    assert len(attempts.failures) == 1
+
+
+def test_steps_have_the_numbers_of_the_run(tmp_path: Path) -> None:
+    made = Made()
+    for number in (0, 1):
+        made.span(f"ProfilerStep#{number}", 1_000 * number, 900)
+        made.op("aten::mm", 1_000 * number + 10, 500)
+    steps = tuple(
+        Step(index=index, start_ns=index, dur_ns=1, window=window)
+        for index, window in enumerate(("settle", "light", "traced", "traced", "light"))
+    )
+    run = RunFile(name="r", target=Target(kind="script", name="train.py"))
+    read = RunRead(run=run, steps=steps, trace_files=(made.write(tmp_path),))
+    found = run_timeline(read, Attempts())
+    assert found is not None
+    (marks,) = [lane for lane in found.lanes if lane.kind == "steps"]
+    assert [found.works[work].name for work in marks.work] == ["2", "3"]

@@ -16,6 +16,7 @@ from ridgeline.report.views.trace import trace_report
 from ridgeline.trace.study import study
 from ridgeline.trace.timeline import timeline
 from tests.unit.page.conftest import Open
+from tests.unit.report.made_up_trace import NASTY
 from tests.unit.trace.traces_made import Made
 
 pytestmark = pytest.mark.slow
@@ -242,6 +243,23 @@ def test_perfetto_is_opened_by_a_click_alone(text: str, opened: Open) -> None:
     assert origin == "https://ui.perfetto.dev"
     assert asked == ["PING", origin]
     assert [url.partition(":")[0] for url in page.requests] == ["file"]
+
+
+def test_hostile_names_of_events_stay_text(opened: Open, tmp_path: Path) -> None:
+    made = Made()
+    for i, nasty in enumerate((*NASTY, "</script><img src=x onerror=alert(1)>", "<!--")):
+        made.frame(f"{nasty}.py({i + 1}): {nasty}", 100 * i, 90).op(nasty, 100 * i + 5, 80)
+        made.launch(nasty, 100 * i + 10, 100 * i + 30, 40, i + 1)
+    found, traces = study([made.write(tmp_path)], cache=False)
+    shown = TracePage(timeline=timeline(traces, found))
+    page = opened(formatted(trace_report(found, page=lambda: shown), ".html"))
+    page.page.locator(".lanes canvas").focus()
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight"):
+        page.page.keyboard.press(key)
+        assert selected(page.page)["name"]
+    assert page.complaints == []
+    assert page.page.locator("img").count() == 0
+    assert len(page.requests) == 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
