@@ -76,7 +76,7 @@ export class Facts {
     if (count > 1) {
       const all = button("mark them", "mark all events of this name", () => this.acts.markWork(work));
       all.className = "link";
-      add("of this name", `${count.toLocaleString("en-US")} events, ${duration(total)} in all, ${duration(median)} in the middle · `, all);
+      add("of this name", `${count.toLocaleString("en-US")} events, ${duration(total)} in all, median ${duration(median)} · `, all);
     }
     this.panel.replaceChildren(title, list);
   }
