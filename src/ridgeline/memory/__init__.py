@@ -1,0 +1,1 @@
+"""Memory: snapshots of the CUDA allocator, what was live at the peak, growth, fragmentation."""
