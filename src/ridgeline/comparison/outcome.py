@@ -185,7 +185,7 @@ class _Trainings:
             replace(target, arguments=arguments),
             home,
             RecordPlan(seed=seed),
-            # What one program compiled must not be found ready by the other.
+            # One program must not find ready what the other compiled.
             compiled=self._folder / f"inductor-{arm}",
             limit_s=limit_s,
             device=self._settings.device,

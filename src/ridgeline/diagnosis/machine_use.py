@@ -35,7 +35,7 @@ _MILLION = 1e6
 Points = Sequence[tuple[int, float]]
 """(time, value), in the order of time."""
 Readings = dict[int, list[tuple[int, DeviceSample]]]
-"""By device, in the order of time."""
+"""The samples of each device, in the order of time."""
 
 
 # ---------------------------------------------------------------------------------- counters

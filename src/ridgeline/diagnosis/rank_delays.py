@@ -299,8 +299,8 @@ late by turns, the reason is noise or uneven data, and no rank is named."""
 MIN_LAST_SHARE = 0.5
 """The smallest share of the collectives to which the late rank must come last."""
 MAX_OTHERS_IN_FUNCTION = 0.25
-"""Where arrivals are not known: the other ranks may spend at most this share of the late rank's
-time in the function that is named."""
+"""If arrivals are not known, the other ranks may spend at most this share of the late rank's time
+in the function that is named."""
 MAX_TRACED_SLOWDOWN = 2.7
 """The most that tracing with Python stacks slows a step, as a factor: the largest value in 15
 programs on an H200."""

@@ -159,7 +159,7 @@ def _inside(value: Any) -> list[Any]:
     codes = _methods(type(value))
     if not codes:
         return list(own.values())
-    # What only __init__ names made the samples; it is not used to fetch them.
+    # A name that only __init__ uses made the samples; it is not used to fetch them.
     return [held for name, held in own.items() if any(_names(code, name) for code in codes)]
 
 

@@ -96,8 +96,8 @@ _HUGGING_FACE_SETTINGS = {
         "larger steps; the learning rate is as it was",
     ),
 }  # fmt: skip
-"""By the id of a fix: the argument, its value and why. A value in braces is a fact of the target.
-"""
+"""For the id of each fix, the argument, its value and why. A value in braces is a fact of the
+target."""
 _LIGHTNING_SETTINGS = {
     "autocast": ("precision", '"bf16-mixed"', _PRODUCTS),
     "autocast-fp16": ("precision", '"16-mixed"', _PRODUCTS),
@@ -110,7 +110,7 @@ _SET_UP_SETTINGS = {
     },
     "Fabric": _LIGHTNING_SETTINGS,
 }
-"""By the class whose object sets the model up in a loop of the program's own."""
+"""The settings for each class whose object sets the model up in a loop of the program's own."""
 _ACCELERATOR_ORDER = ("device_placement", "split_batches", "mixed_precision")
 """What an Accelerator takes by position."""
 

@@ -47,7 +47,7 @@ class Fused(Struct, frozen=True, kw_only=True):
     """Lines of the old statements."""
     before: str = ""
     after: str = ""
-    """Those lines, and the new ones; the rest of the file is as it was."""
+    """The same lines with the new ones in their place; the rest of the file is as it was."""
 
 
 class _State(Struct):

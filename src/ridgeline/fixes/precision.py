@@ -163,7 +163,7 @@ class Scaling:
             self._taken_off = None
 
     def _install(self) -> None:
-        # What backward() calls last: backward itself is one of the seams, which needs its source.
+        # backward() calls this last: backward itself is one of the seams, which needs its source.
         owner = self._torch.autograd
         theirs = owner._engine_run_backward
 

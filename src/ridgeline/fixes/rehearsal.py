@@ -24,7 +24,7 @@ def rehearse(torch: Any, module: Any, args: Any, kwargs: Any) -> Rehearsed:
     """Call the module, not what torch.compile made of it, on copies of its arguments and without
     gradients. Its buffers are put back, and the program's random numbers are not touched."""
     given = map_tensors(torch, (args, kwargs), lambda one: one.detach().clone())
-    # By their values: batch norm's kernels write running statistics without a new version.
+    # Compare values: batch norm's kernels write running statistics without a new version.
     # Inference tensors cannot be written outside inference mode.
     kept = [(one, one.clone()) for one in module.buffers() if not one.is_inference()]
     gate = getattr(live.session, "gate", None)

@@ -118,7 +118,7 @@ class StepGraph:
         with step.recorded():
             found = self._recorded_in(graph)
         self._graph = graph
-        # Those it adds to must stay where they are.
+        # The tensors that it adds to must stay where they are.
         self._grads = [g for p, g in zip(every, before, strict=True) if p.grad is g]
         self._found = _detached(torch, found)
         self._captured(len(every))

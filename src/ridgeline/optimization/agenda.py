@@ -166,7 +166,7 @@ class Agenda:
             if other.fix.group == "global" and (self.bound([one]) or WORTH_ALONE) < WORTH_ALONE:
                 continue  # cores need not be divided for what gains little anyway
             if other.fix.id in one.fix.together and other not in search.rungs:
-                # What it may gain alone says nothing of what it does for the other.
+                # Its bound alone says nothing about its effect on the other.
                 unable = self.unable(replace(other, bound=None))
                 if unable is None and search.has_time_for(search.kept, [*search.kept, one, other]):
                     yield other
@@ -184,7 +184,7 @@ class Agenda:
             and (ratio.ci_high > 1 or c.fix.usual)
         ]
         together = self._fitting(self._fitting([one], tried), self._usual())
-        # Those make others possible: a padded vocabulary is for products in 16 bits.
+        # Such fixes make others possible: a padded vocabulary is for products in 16 bits.
         return self._fitting(together, self._usual(together))[1:]
 
     def _usual(self, beside: Sequence[Candidate] = ()) -> list[Candidate]:

@@ -159,7 +159,7 @@ def end_session(session: Session) -> None:
     session.farewell("finished", "")
     live.session = live.listener = None
     if session.progress.compiling.seen:
-        # What it traced went through functions that are put back now.
+        # Its traces went through functions that are put back now.
         import_module("torch._dynamo").reset()
 
 

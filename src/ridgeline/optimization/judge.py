@@ -63,7 +63,7 @@ class Judge:
         spent_s = began_s - self._bench.left_s()
         slow = spent_s * (1 + len(perturbed)) > MAX_BASELINE_SHARE * began_s
         if slow and _alters_nothing(sorted(possible, key=lambda one: one.promise)[-1:]):
-            # What the most promising fix does not need waits for one that does.
+            # Evidence that the most promising fix does not need waits for a fix that does.
             further, self._postponed = [0.0], [] if exact else perturbed
         for number, jitter in enumerate(further, 1):
             left_s = self._bench.left_s()
@@ -237,7 +237,7 @@ class DrawsJudge:
         impossible, or if there was no time."""
         alone = all(one.fix.slot == "compile" or one.fix.alters == "nothing" for one in fixes)
         compiled = _compiles(fixes)
-        # What rounds on a GPU draws another dropout mask, however the compiled code draws.
+        # A fix that rounds draws another dropout mask on a GPU, however the compiled code draws.
         eager_first = compiled and (alone or baseline[0].device == "cpu" or self._impossible)
         parity = self._drawn_as_eager(baseline, fixes) if eager_first else None
         if parity is not None and parity.is_proven:

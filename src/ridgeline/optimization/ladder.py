@@ -144,7 +144,7 @@ class Ladder:
         self._proposed = outcome.kept
         kept = {one.fix.id for one in outcome.kept}
         for raced in outcome.raced.values():
-            # Where the race broke off, fresh processes decide what it left undecided.
+            # If the race broke off, fresh processes decide what it left undecided.
             left_open = outcome.reason is not None and raced.standing.verdict == "UNDECIDED"
             if raced.candidate.fix.id not in kept and not left_open:
                 search.rungs.raced(raced.candidate, raced.standing, raced.beside)

@@ -105,7 +105,7 @@ class CopyCheck(Struct, frozen=True):
         most, lowest = alters(fixes), precision(fixes)
         parity, whose = None, "the trial's"
         if self.like is not None:
-            # What alters semantics altered the trial's as well: the copy must still do the same.
+            # A fix that alters semantics altered the trial too: the copy must still do the same.
             known: Alters = "rounding" if most == "semantics" else most
             parity = compare([self.like], trial, known, lowest)
         if self.baseline and (parity is None or not parity.is_proven):

@@ -171,7 +171,7 @@ def total_of(search: Search, kept: Sequence[Candidate], result: Contest) -> Tota
     """Return the total that a contest of all that is kept against the baseline shows."""
     assert result.ratio is not None
     before_ms, after_ms = result.step_ms
-    # What these processes compile is cached: a user waits for what earlier ones took.
+    # These processes find their compilations cached: a user waits for as long as earlier ones took.
     compile_s = max(
         *(trial.compile_s for trial in result.after), *(search.rungs[one].compile_s for one in kept)
     )

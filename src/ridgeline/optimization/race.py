@@ -116,7 +116,7 @@ class _Entry:
     def __init__(self, fixes: tuple[Asked, ...]) -> None:
         self.standing = Standing(fixes=fixes)
         self.blocks: dict[int, RaceBlock] = {}
-        """By round, counted over all requests of the heat."""
+        """The blocks by round. Rounds are counted over all requests of the heat."""
         self.is_set_up = False
         """Whether the program has run under it, so that it is known what was applied."""
         self.is_open = True

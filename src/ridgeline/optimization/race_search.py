@@ -28,8 +28,8 @@ COMPILING_GUESS_S = 30.0
 HOPELESS_RATIO = 0.7
 """A fix that makes the step this much slower is not raced again beside others."""
 MIN_PROMISING_RATIO = 1.1
-"""Where the race could decide nothing, the fix with the largest ratio is proposed if it is at least
-this: a few rounds, or a noisy machine, are no reason to give up what may be a large gain, and fresh
+"""The fix with the largest ratio is proposed from this ratio on if the race could decide nothing. A
+few rounds, or a noisy machine, are no reason to give up what may be a large gain, and fresh
 processes decide."""
 BESIDE_COMPILERS = ("model", "global", "optimizer")
 
@@ -46,7 +46,7 @@ class Raced(Struct, kw_only=True):
 class RaceOutcome(Struct, kw_only=True):
     kept: tuple[Candidate, ...] = ()
     ratio: Ratio | None = None
-    """Of the kept fixes against the baseline."""
+    """The ratio of the kept fixes to the baseline."""
     control: Ratio | None = None
     raced: dict[Key, Raced] = {}
     measured: int = 0
@@ -80,7 +80,7 @@ class RaceSearch:
         self.control: Ratio | None = None
         self.gained = 1.0
         self.ratio: Ratio | None = None
-        """Of the kept fixes against the baseline, if one heat has measured it."""
+        """The ratio of the kept fixes to the baseline, if one heat has measured it."""
 
     def run(self) -> None:
         """Race until nothing is faster, or the time is over. Where no heat had a winner, or

@@ -57,7 +57,7 @@ class Search:
         self.doing = progress.doing
         self.kept: list[Candidate] = []
         self.settled: list[Candidate] = []
-        """Those of the kept fixes that were left out once, to see whether they are of use."""
+        """The kept fixes that were left out once, to see whether they are of use."""
         self.so_far: tuple[float, int] | None = None
         """Ratio and number of pairs of a contest that has not ended; None if there is none."""
         self.trouble: Reason | None = None

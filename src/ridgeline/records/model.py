@@ -151,7 +151,7 @@ class ModelReport(Struct, frozen=True, kw_only=True):
 
     @property
     def samples_per_s(self) -> float:
-        """By the median latency; 0 if there is none."""
+        """Return the rate at the median latency; 0 if no latency was measured."""
         return self.samples / (self.latency.summary.median_ns / 1e9) if self.latency else 0.0
 
     @property

@@ -188,7 +188,7 @@ class RaceSummary(Struct, frozen=True, kw_only=True):
     fixes: tuple[str, ...] = ()
     """The fixes that it proposed."""
     ratio: Ratio | None = None
-    """Those fixes against the baseline, in one process."""
+    """The ratio of these fixes to the baseline, in one process."""
     control: Ratio | None = None
     """The baseline against itself."""
     starts: int = 0

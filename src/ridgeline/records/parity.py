@@ -90,7 +90,7 @@ class Equivalence(Struct, frozen=True, kw_only=True):
     ci_low: float
     ci_high: float
     level: float = 0.9
-    """Of the interval; two one-sided tests at 5 % accept what a 90 % interval lies within."""
+    """The interval's level; two one-sided tests at 5 % accept what a 90 % interval lies within."""
     margin: float | None
     """Differences below it do not matter. None: it could not be set."""
     spread: float

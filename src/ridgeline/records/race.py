@@ -40,7 +40,7 @@ class RaceBlock(Struct, frozen=True, kw_only=True, omit_defaults=True):
     round: int
     steps: int
     wall_ns: int
-    """By the device's clock if the program works on a GPU, else by the host's."""
+    """The time by the device's clock if the program works on a GPU, else by the host's."""
     queued_ns: int = 0
     """Time in which the thread that takes the steps could have run, but had no processor."""
     workers: int = 0

@@ -311,7 +311,7 @@ class Compilation(Struct, frozen=True, kw_only=True):
     """A Python function that torch.compile compiled, or failed to compile."""
 
     place: str
-    """Where the compiled function begins; a file of torch if that function is a wrapper."""
+    """The line where the compiled function begins; in a file of torch if it is a wrapper."""
     function: str = ""
     called_at: str = ""
     """The user's line that called the function, as file:line; "" if it is not known."""

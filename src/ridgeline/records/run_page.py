@@ -64,18 +64,18 @@ class RunPage(Struct, frozen=True, kw_only=True):
     summary: RunSummary
     run: RunFile
     capture: Capture | None = None
-    """Of the rank that the summary shows."""
+    """The capture of the rank that the summary shows."""
     steps: tuple[Step, ...] = ()
-    """Of that rank, by index; thinned where there are more than a page holds."""
+    """The steps of that rank, by index; thinned if there are more than a page holds."""
     steps_left_out: int = 0
     step_ms: Histogram | None = None
-    """Of the steps that the figures count; None if there are too few."""
+    """The distribution of the steps that the figures count; None if there are too few."""
     telemetry: tuple[Telemetry, ...] = ()
     telemetry_left_out: int = 0
     timeline: Timeline | None = None
     """The traced steps of all ranks; None without a trace."""
     study: TraceStudy | None = None
-    """Of the traced steps: kernels and operators by name."""
+    """The study of the traced steps: kernels and operators by name."""
     ranks: Ranks | None = None
     """The ranks side by side, if several left a trace."""
     roofline: Roofline = Roofline()
@@ -83,7 +83,7 @@ class RunPage(Struct, frozen=True, kw_only=True):
     modules: tuple[ModuleWork, ...] = ()
     """Empty where the trace shows no modules."""
     stacks: PythonStacks = PythonStacks()
-    """Of Python, where they were asked for."""
+    """The stacks of Python, if they were asked for."""
     source: tuple[SourceLines, ...] = ()
     """The lines that findings and events name, with their neighbours, as far as the files can be
     read. They may have changed since the run."""

@@ -31,7 +31,7 @@ class MachineReading(Struct, frozen=True, kw_only=True):
 class RankSteps(Struct, frozen=True, kw_only=True):
     rank: int = 0
     steps: tuple[Step, ...] = ()
-    """By index."""
+    """The recorded steps, in the order of their index."""
     readings: tuple[MachineReading | None, ...] = ()
     """One a step; None for a step in which no sample was taken. Samples come at most ten times a
     second, so that most steps of a fast loop have none."""

@@ -331,7 +331,7 @@ class LateRank(Struct, frozen=True, kw_only=True):
     collectives: int = 0
     """Number of all collectives; 0 if arrivals were not compared."""
     doing: tuple[Activity, ...] = ()
-    """Where this rank was while the others waited; empty if arrivals were not compared."""
+    """The code this rank was in while the others waited; empty if arrivals were not compared."""
     beside: "LateRank | None" = None
     """Another rank that is late too, for a reason of its own. Each of the two is compared with the
     ranks that are not late: while both are late, neither alone delays the others."""

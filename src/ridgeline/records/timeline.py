@@ -41,7 +41,7 @@ class SourceLines(Struct, frozen=True, kw_only=True):
     """Neighbouring lines of a file of the program."""
 
     file: str
-    """As the findings name it."""
+    """The file's name, as the findings give it."""
     first: int
     """Number of the first line."""
     lines: tuple[str, ...]

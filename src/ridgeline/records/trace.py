@@ -279,7 +279,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
     kernels: tuple[RooflineRow, ...] = ()
     """Kernels that do the whole work of their operators."""
     ceilings: tuple[Ceiling, ...] = ()
-    """Of the device, as far as they are known; also those that are not used."""
+    """The device's ceilings, as far as they are known; also those that are not used."""
     trust: Trust = Trust()
 
     def share_of(self, limit: RooflineLimit) -> float:

@@ -133,7 +133,7 @@ class OutputPrint(Struct, frozen=True, kw_only=True):
     norm: float
     """Norm of all elements that are finite."""
     sketch: tuple[float, ...] = ()
-    """As of a TensorPrint, of elements at equal distances, so that samples that are left out at the
+    """The sketch of a TensorPrint, of elements at equal distances, so that samples left out at the
     end of a batch show."""
     whole: bool = False
     """Whether they are integers, such as tokens or classes, which do not round."""

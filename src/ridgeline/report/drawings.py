@@ -97,7 +97,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
     texts: tuple[str, ...]
     all_kinds: tuple[Kind, ...]
     all_places: tuple[str, ...]
-    """As file:line."""
+    """Each place is written as file:line."""
     functions: tuple[str, ...]
     """The function of each place."""
     names: tuple[int, ...]
@@ -185,7 +185,7 @@ class Measure(Struct, frozen=True, kw_only=True):
     name: str
     unit: Unit
     values: tuple[float, ...]
-    """Of each node, with all nodes inside it."""
+    """The value of each node, with all nodes inside it."""
 
 
 class IciclePlot(Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from ridgeline.statistics.significance import Floats, critical_t, normal_cdf
 
 LEVEL = 0.9
 ALPHA = 0.05
-"""Of each one-sided test of equivalence, and of the two-sided test of a difference."""
+"""The level of each one-sided test of equivalence, and of the two-sided test of a difference."""
 POWER = 0.8
 """The power at which detectable differences and the number of pairs are stated."""
 MAX_PAIRS_NEEDED = 10_000

@@ -41,9 +41,9 @@ from ridgeline.trace.window import Steps, steps_of, window_of
 MAX_EVENTS = 60_000
 """A browser draws so many in a few milliseconds."""
 MAX_CHARACTERS = 1_400_000
-"""Of the events and their texts, as they stand in a page. A page of 2 MB opens at once."""
+"""Limits the events and their texts, as they stand in a page. A page of 2 MB opens at once."""
 EVENT_CHARACTERS, WORK_CHARACTERS = 16, 60
-"""What an event takes beside the texts, and what a distinct work does, on average, as JSON."""
+"""The average length, as JSON, of an event without its texts, and of a distinct work."""
 MIN_EVENTS = 100
 MAX_DEPTH = 40
 """Deeper events are not shown; recursions of Python reach a thousand."""

@@ -313,7 +313,7 @@ def count(
     if training and optimizer:
         parameters = list(model.parameters())
         trained = [parameters[position] for position in result.trained]
-        # By default, torch steps lists of tensors on a GPU, and one tensor at a time on a CPU.
+        # torch steps lists of tensors on a GPU by default, and one tensor at a time on a CPU.
         foreach = device_of(model, args, kwargs).type in ("cuda", "meta")
         step = OptimizerAccount(optimizer, trained, foreach)
         if step.estimated:

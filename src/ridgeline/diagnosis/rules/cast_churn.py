@@ -233,7 +233,7 @@ def _in_loop(case: Case, place: Place, every: Sequence[Cast]) -> _Written | None
     if source is None:
         return None
     calls = [c for c in written if _is_constant(source, c)]
-    # What is cast once a step may be any of the casts written: then all must be of the same tensor.
+    # A cast that runs once a step may be any of those written: all must be of the same tensor.
     always = len(calls) == len(written) and all(_is_constant(source, c, -1) for c in calls)
     here = [
         c

@@ -29,7 +29,7 @@ CPU_FREEING_SHARE = 0.16
 """Giving the gradient's memory back on a CPU, as a share of the gradient's own time. It is no
 operator's time: 61 MiB took 29 ms to make and 4.6 ms to free."""
 _PHASES: tuple[Literal["backward"], Literal["optimizer"]] = ("backward", "optimizer")
-"""Where a table's gradient is made and used."""
+"""The phases in which a table's gradient is made and used."""
 MIN_LOOKUPS_IN_LOOP = 16
 """Lookups of one table from one function that count as a loop. Fewer are a model's inputs."""
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::linear", "aten::matmul", "aten::bmm")

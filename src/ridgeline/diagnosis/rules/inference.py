@@ -57,7 +57,7 @@ class Teacher(Struct, frozen=True, kw_only=True):
     sites: tuple[OpSite, ...]
     """Operators of the backward that would be gone."""
     share: float
-    """Of the step."""
+    """Its share of the step."""
     most: float
     """The whole backward: it cannot be more."""
 

@@ -358,7 +358,7 @@ def zero_grad_fill(case: Case) -> Iterator[Finding]:
     added, filled = sum(s.calls for s in adds), _filled(case, fills)
     if not fills or not added:  # without additions these are buffers of another kind
         return
-    # Of gradients accumulated over several batches only the first addition of each is needless.
+    # Only the first addition of a gradient that is accumulated over several batches is needless.
     part = min(filled / added, 1.0)
     filling, adding = cost(case, fills), part * cost(case, adds)
     share = (filling + adding) * (1.0 if case.on_gpu else CPU_MARGIN)

@@ -82,7 +82,7 @@ def autocast_missing(case: Case) -> Iterator[Finding]:
     if to is None or not wide:
         return
     plain = {id(p) for p in plain_products(case, every)}
-    # What each product takes once TF32 is on.
+    # the time of each product once TF32 is on
     before = [likely_ns(case, p, "tf32") if id(p) in plain else p.ns for p in wide]
     sites = [p.site for p in wide]
     now, with_tf32 = sum(p.ns for p in wide), sum(before)

@@ -417,7 +417,7 @@ def floor_ns(work: Work, device: Device) -> Floor:
     convolution, also = _arithmetic(work.convolution_flops, device)
     speed = max((_peak(device, q, "") for q in ("copy", "triad")), default=0.0)
     touched = work.read_bytes + work.written_bytes
-    # What stayed in the cache since the last call need not come from memory.
+    # Data that stayed in the cache since the last call need not come from memory.
     far = touched - device.cache_bytes
     traffic = 0.0
     if speed and device.cache_bytes and touched > MIN_CACHE_MULTIPLE * device.cache_bytes:

@@ -338,7 +338,7 @@ class Changed(Struct, frozen=True, kw_only=True, eq=False):
 
     name: str
     role: str
-    """As in `reach`, or "gradient"."""
+    """One of the roles that `reach` names, or "gradient"."""
     before: Leaf | None
     after: Leaf
 

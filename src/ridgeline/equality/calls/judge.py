@@ -23,7 +23,7 @@ class Error(Struct, frozen=True):
     element: float = 0.0
     """Largest error of an element, over its own size plus the tensor's root mean square."""
     rest: float = 0.0
-    """As `norm`, without numbers that dwarf the others; 0 if there are none."""
+    """The same as `norm`, without numbers that dwarf the others; 0 if there are none."""
     where: int = 0
     """Index of the element with the largest error."""
 

@@ -62,7 +62,7 @@ def _check_series(
     ]
     if not seen:
         return
-    # Where rounding alone makes another loss, a difference proves nothing: judge earlier steps.
+    # If rounding alone makes another loss, a difference proves nothing: judge earlier steps.
     seen = [item for item in seen if item[1] < UNINFORMATIVE_BAND] or seen
     beyond = [item for item in seen if not item[0] <= item[1]]
     wrong = [

@@ -20,7 +20,7 @@ MAX_GROWTH_STEPS = 12
 """Differences grow for at most this many steps: 1.8 a step over 12 steps is a factor of a thousand,
 more than was seen in any program."""
 DOUBT_FACTOR, MEASURED_DOUBT_FACTOR = 5.0, 2.0
-"""Where rounding may differ, a difference of up to this many times the noise band makes the answer
+"""If rounding may differ, a difference of up to this many times the noise band makes the answer
 weak, not different. A unit that switches at a rounding, which a single perturbed run need not meet,
 moved losses by 2.5 times the band. A perturbation of a lower precision's size meets many such
 units, so the factor is smaller once the noise was measured."""
@@ -43,11 +43,11 @@ class Floor(Struct, frozen=True, kw_only=True):
     loss: float
     gradient: float
     parameter: float
-    """As a share of how far the parameter moved."""
+    """The band as a share of how far the parameter moved."""
     movement: float
     """For the distance that the median parameter moved, as a share of it."""
     buffer: float
-    """As a share of how far the buffer moved."""
+    """The band as a share of how far the buffer moved."""
     evaluation: float
     growth: float
     """Factor by which differences grow in each of the first MAX_GROWTH_STEPS steps."""

@@ -31,7 +31,7 @@ MIN_MOVEMENT_RATIO = 0.5
 """A parameter that moved less than half as far, or more than twice, differs by more than rounding:
 Adam under bfloat16 alters single directions, and the distance moved by a few percent."""
 MAX_LENGTH_RATIO = 3.0
-"""Where rounding turns a tensor in any direction, the distance moved must still agree within this
+"""If rounding turns a tensor in any direction, the distance moved must still agree within this
 factor: 0.77 to 1.23 times the baseline's was seen after 8 steps of a chaotic network."""
 MAX_STUCK_SHARE = 1e-3
 """A tensor that moves less than this share of the baseline's movement does not move."""

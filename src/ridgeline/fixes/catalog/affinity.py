@@ -69,7 +69,7 @@ def apply(program: Program, options: Mapping[str, str]) -> None:
 
     release()
     os.sched_setaffinity = sched_setaffinity
-    # What does not go through os (psutil, a library in C) is seen before workers are started and
+    # A call that does not go through os (psutil, a library in C) is seen before workers start and
     # before the first step.
     program.on_loader(FIX.id, at_loader)
     program.on_model(FIX.id, at_model)

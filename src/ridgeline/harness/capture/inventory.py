@@ -312,8 +312,8 @@ class Loaders:
         self._begun: dict[int, list[int]] = {}
         self._wait_began: tuple[int, int] | None = None
         self._waited: dict[int, tuple[int, int]] = {}
-        """By loader: nanoseconds of waiting for batches, and how many of them the waiting thread
-        spent on a processor."""
+        """For each loader, the nanoseconds of waiting for batches, and how many of them the waiting
+        thread spent on a processor."""
         self._made: dict[int, tuple[str, ...]] = {}
         self._unused: list[int] = []
         """The loaders of batches that no model has been called with yet."""

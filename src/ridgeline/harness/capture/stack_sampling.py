@@ -136,7 +136,7 @@ class ThreadTime:
         self._processor = self._processor_at_settling = self._processor_ns()
         self._queued = self._queued_ns()
         self._places: dict[Key, tuple[int, int]] = {}
-        """By instruction: the number of second looks, and in how many of them it was computing."""
+        """For each instruction, the number of second looks, and in how many it was computing."""
         self._working: dict[Key, int] = {}
         self._waiting: dict[Key, int] = {}
 

@@ -38,8 +38,9 @@ class Feeds:
         """Makes the iterator of a loader as the program would without us."""
         self._iterators: weakref.WeakSet[FedIterator] = weakref.WeakSet()
         self._copies: weakref.WeakKeyDictionary[Any, Copies] = weakref.WeakKeyDictionary()
-        """By the program's loader. They outlive its epochs: a candidate has as many batches of the
-        program's epoch as it had blocks in it, and would start its workers for them each time."""
+        """The copies of each loader of the program. They outlive its epochs: a candidate has as
+        many batches of the program's epoch as it had blocks in it, and would start its workers for
+        them each time."""
         self._last: FedIterator | None = None
         self._training: set[int] = set()
         """Ids of the data sets that feed the training."""

@@ -45,7 +45,7 @@ class OutputWatch:
         self._predictions: list[tuple[Any, Any, Any]] = []
         """On the device: the last tokens given, the likeliest next tokens and their logits."""
         self.changed: dict[int, float] = {}
-        """By step: see WatchedStep.outputs_changed."""
+        """The change of the outputs by step: see WatchedStep.outputs_changed."""
 
     def called(self, args: Any, kwargs: Any) -> None:
         """Note the tokens that a call is given: whole numbers, a row for each text."""

@@ -112,7 +112,7 @@ class NoDropout:
         ) -> Any:
             if training and not self._torch.compiler.is_compiling():
                 self._count(p, input.numel())
-            # What the program does in place to the result must leave the input alone.
+            # In-place changes of the result by the program must leave the input alone.
             return input.clone() if training and p and not inplace else input
 
         return dropout

@@ -108,7 +108,7 @@ class Watch:
                 ),
                 None,
             )
-            # What another model of the program computed (a fake, a state) is not data: it rounds.
+            # The output of another model of the program (a fake, a state) is not data: it rounds.
             new = self._summed_at != self._backwards
             if data is not None and new and not data.requires_grad:
                 self._summed_at = self._backwards

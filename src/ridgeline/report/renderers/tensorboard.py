@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from ridgeline.report.document import Scalars
 
 MAX_STEPS = 20_000
-"""Of a longer run every n-th step is written: a step takes 0.2 ms, and TensorBoard itself keeps a
+"""A longer run has every n-th step written: a step takes 0.2 ms, and TensorBoard itself keeps a
 thousand points of a curve."""
 VERSION = b"brain.Event:2"
 """The first event of a file; without it TensorBoard does not read the file."""

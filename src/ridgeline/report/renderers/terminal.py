@@ -46,7 +46,7 @@ MIN_LABEL_COLUMNS = 11
 MIN_BESIDE_COLUMNS = 40
 """With less room beside its label, a text stands below it."""
 CLAIM_INDENT = 6
-"""Where a claim begins; its number stands before it."""
+"""The column in which a claim begins; its number stands before it."""
 MIN_CLAIM_COLUMNS = 46
 """With less room a claim would be broken into stubs: its place and gain stand below it."""
 MAX_CODE_LINES = 12

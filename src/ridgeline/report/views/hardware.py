@@ -39,7 +39,7 @@ _FIGURES = (
     *("share_of_datasheet", "native", "ridge_flop_per_byte", "note"),
 )
 LeftOut = Mapping[str, Sequence[str]]
-"""By device label, the dtypes that the device cannot do, with the reason."""
+"""For each device label, the dtypes that the device cannot do, with the reason."""
 
 
 class CeilingRow(Struct, frozen=True, kw_only=True):

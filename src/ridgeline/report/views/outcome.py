@@ -34,7 +34,7 @@ SCHEMA = "ridgeline.outcome/1"
 MAX_ADVISED_SEEDS = 200
 """More seeds than this are no advice."""
 _DIGITS = 5
-"""Of a single training's value."""
+"""The significant digits of a single training's value."""
 _FIGURES = ("seed", "baseline", "candidate", "difference", "baseline_s", "candidate_s")
 _TONES: dict[str, Tone] = {"EQUIVALENT": "good", "DIFFERENT": "bad", "UNDECIDED": "unsure"}
 

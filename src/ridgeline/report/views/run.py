@@ -136,7 +136,7 @@ def run_report(
 
 def document(summary: RunSummary) -> Document:
     blocks: list[Block] = [*_phases(summary.step)]
-    # Where no step was timed, or memory ran out, the verdict says everything: "nothing above 3 %"
+    # If no step was timed, or memory ran out, the verdict says everything: "nothing above 3 %"
     # would read as an all-clear.
     limited = summary.verdict.bound in ("unknown", "memory-capacity-bound")
     if summary.findings.findings or (summary.step.phases and not limited):

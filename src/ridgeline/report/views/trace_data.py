@@ -336,7 +336,7 @@ def _ranks(study: TraceStudy) -> dict[str, Any]:
 
 
 def _rank(r: RankTime) -> dict[str, Any]:
-    # Where waiting was not split, who came last is not known.
+    # If waiting was not split, who came last is not known.
     unknown = {"late_count": None, "caused_wait_ms": None} if r.wait_ns is None else {}
     return {
         **record_data(r, without=("doing",)),

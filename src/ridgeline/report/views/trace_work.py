@@ -48,7 +48,8 @@ from ridgeline.report.views.trace_data import (
 MIN_NAMED_CATEGORY_SHARE = 0.005
 """Kinds of work below this share are not in the line that sums them up."""
 MIN_MEMORY_BYTES = 1 << 20
-"""Of the CPU's allocator, often a few bytes are all that was recorded."""
+"""Curves with a lower peak are not shown: often a few bytes are all that was recorded of the CPU's
+allocator."""
 MAX_CURVES = 16
 MAX_POINTS = 200
 """Points of one kind: more overlap, and each takes 300 bytes of the page."""
@@ -471,7 +472,7 @@ def ranks(study: TraceStudy) -> SectionOrGap:
 
 
 def _rank_row(r: RankTime) -> Row:
-    # Where waiting was not split, who came last is not known; that is not the same as never.
+    # If waiting was not split, who came last is not known; that is not the same as never.
     is_split = r.wait_ns is not None
     late = (f"{r.late_count:,} ×", time(r.caused_wait_ns)) if is_split else ("—", "—")
     return row(

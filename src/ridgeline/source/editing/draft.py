@@ -44,8 +44,8 @@ class Splice(Struct, frozen=True, kw_only=True):
     text: str
     rank: Rank
     anchor: int = -1
-    """Where the statement begins that the piece was put beside; lines after the last statement of a
-    body may stand where those after the body do."""
+    """The line of the statement that the piece was put beside. Lines after the last statement of a
+    body may stand at the same place as those after the body."""
     level: int = 0
     """The number of blocks around that statement."""
 

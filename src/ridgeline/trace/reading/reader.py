@@ -182,7 +182,7 @@ class Document:
         self._first_key = b""
         """The first key of the first event. Writers put the same key first in all events."""
         self._phase_at = -1
-        """Where the next `"ph"` is, if it was looked for. Only `_candidate` uses it."""
+        """The offset of the next `"ph"`, if it was looked for. Only `_candidate` uses it."""
         self._end_guessed = False
         """Whether the end of the events was found by its look, after damage."""
 
