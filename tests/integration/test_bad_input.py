@@ -11,7 +11,7 @@ USAGE, NOTHING_MEASURED = 2, 4
 SHAPE = ("--input", "2x4")
 
 CASES = {
-    "no such command": (["modle"], USAGE, "The commands are: run, optimize, runs, hardware, model"),
+    "no such command": (["modle"], USAGE, "The commands are: run, optimize, runs"),
     "no target": (["model"], USAGE, "TARGET"),
     "no such option": (["model", "bad.py:fine", "--trian"], USAGE, "--train"),
     "no callable named": (["model", "bad.py", *SHAPE], USAGE, "file.py:callable"),

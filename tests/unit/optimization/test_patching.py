@@ -24,6 +24,14 @@ from torch import nn
 model = nn.Linear(4, 4)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 """
+TF32 = Applied(
+    fix="tf32",
+    targets=(
+        FixTarget(
+            done=because(Done.SETTING, statement='torch.set_float32_matmul_precision("high")')
+        ),
+    ),
+)
 
 
 def test_changes_of_a_call_and_of_the_whole_program_are_written(tmp_path: Path) -> None:
@@ -32,7 +40,7 @@ def test_changes_of_a_call_and_of_the_whole_program_are_written(tmp_path: Path) 
     found = patches(
         script,
         [
-            Applied(fix="tf32"),
+            TF32,
             one("fused-optimizer", FUSED, f"{script}:5"),
         ],
     )
@@ -303,9 +311,8 @@ def test_of_a_package_there_is_a_diff_and_no_copy(
     (tmp_path / "app").mkdir()
     module = Path("app", "__main__.py")
     module.write_text("import torch\n")
-    tf32 = Applied(fix="tf32")
     total = Total(
-        ratio=Ratio(value=2, ci_low=1.9, ci_high=2.1, pairs=2), applied=(tf32,),
+        ratio=Ratio(value=2, ci_low=1.9, ci_high=2.1, pairs=2), applied=(TF32,),
         before_ms=2, after_ms=1, parity=Parity(equality="equal", why=""),
     )  # fmt: skip
     named = named_file(Target(kind="module", name="app"))

@@ -355,7 +355,7 @@ class TestEveryFormat:
         summary = replace(made.summary(), python=PYTHON, findings=made_up_findings.findings())
         page = bare_page(document(summary))
         assert "<title>input-bound: the GPU waits 61 % of each step for data</title>" in page
-        assert 'class="input"' in page
+        assert "<title>input 93 ms</title>" in page
         for title in ("what holds it back", "lines of Python"):
             assert re.search(f"<h2 id=[^>]*>{title}</h2>", page)
         assert "<summary>the five questions</summary>" in page

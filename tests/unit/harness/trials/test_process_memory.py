@@ -146,7 +146,7 @@ def test_a_program_says_where_its_timed_steps_begin_that_it_works_on_a_device(
 ) -> None:
     torch = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: cuda))
     session = TrialSession.__new__(TrialSession)
-    session._torch, session._directory = torch, tmp_path
+    session._torch, session.directory = torch, tmp_path
     session._mark_device()
     assert (tmp_path / ON_DEVICE).exists() == cuda
 
