@@ -84,11 +84,12 @@ def runner(
 ) -> Iterator[Runner]:
     """Runs of all programs that the selected tests ask for."""
     asked = [
-        item.callspec.params["program"]
+        item.callspec.params.get("program")
         for item in request.session.items
-        if isinstance(item, pytest.Function) and "program" in getattr(item, "fixturenames", ())
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
     ]
-    made = Runner(tmp_path_factory.mktemp("programs"), list(dict.fromkeys(asked)))
+    programs = [one for one in dict.fromkeys(asked) if isinstance(one, Program)]
+    made = Runner(tmp_path_factory.mktemp("programs"), programs)
     yield made
     made.close()
 
