@@ -31,6 +31,16 @@ added."""
 SKETCH_SIZE = prints.BLOCKS * prints.NUMBERS_PER_BLOCK
 
 
+def given_tokens(torch: Any, args: Any, kwargs: Any) -> Any:
+    """Return the tokens that a call is given: whole numbers, a row for each text. Return None if it
+    is given none."""
+    named = [kwargs[name] for name in _TOKENS if kwargs.get(name) is not None]
+    found = (*named, *args)[0] if named or args else None
+    if not isinstance(found, torch.Tensor) or found.dim() != 2 or not found.numel():
+        return None
+    return found if found.dtype in (torch.int64, torch.int32) else None
+
+
 class OutputWatch:
     """Prints the outputs of every step. The numbers stay on the device until the step ends."""
 
@@ -48,13 +58,7 @@ class OutputWatch:
         """The change of the outputs by step: see WatchedStep.outputs_changed."""
 
     def called(self, args: Any, kwargs: Any) -> None:
-        """Note the tokens that a call is given: whole numbers, a row for each text."""
-        named = [kwargs[name] for name in _TOKENS if kwargs.get(name) is not None]
-        found = (*named, *args)[0] if named or args else None
-        self._given = None
-        if isinstance(found, self._torch.Tensor) and found.dim() == 2 and found.numel():
-            whole = found.dtype in (self._torch.int64, self._torch.int32)
-            self._given = found if whole else None
+        self._given = given_tokens(self._torch, args, kwargs)
 
     def returned(self, value: Any) -> None:
         torch = self._torch

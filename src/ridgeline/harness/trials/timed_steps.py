@@ -12,6 +12,7 @@ from typing import Any
 
 from ridgeline.harness.capture.step_times import read_queued
 from ridgeline.harness.trials import tensor_prints as prints
+from ridgeline.harness.trials.inference_outputs import given_tokens
 from ridgeline.harness.usercode.forked_work import DirectWork
 from ridgeline.machine import nvml
 from ridgeline.machine.telemetry import PackageEnergy
@@ -58,7 +59,12 @@ class LaterSteps:
         self._digests = self._work.run(self._parameter_digests)
 
     def called(self, args: Any, kwargs: Any) -> None:
-        inputs = prints.tensors_in(self._torch, (args, kwargs))
+        """Count what a call is given. Of a model that only reads tokens, the tokens count: how many
+        positions and masks come with them depends on the kind of its cache."""
+        tokens = None
+        if not self._torch.is_grad_enabled():
+            tokens = given_tokens(self._torch, args, kwargs)
+        inputs = prints.tensors_in(self._torch, (args, kwargs) if tokens is None else tokens)
         self._handed += sum(tensor.numel() for tensor in inputs)
 
     def step_ended(self, index: int) -> None:
