@@ -332,6 +332,7 @@ def with_death_for_memory(read: RunRead, memory: MemoryUse) -> RunRead:
         sure=sure,
         allocated_bytes=used,
         step=max((step.index for step in read.steps), default=0),
+        unwatched=bool(_alone(capture)),
     )
     return replace(read, capture=replace(capture, out_of_memory=full))
 

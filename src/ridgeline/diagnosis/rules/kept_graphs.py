@@ -17,7 +17,7 @@ from ridgeline.diagnosis.memory_room import (
     until_when,
 )
 from ridgeline.diagnosis.rule import Rule, make_finding, measured, read
-from ridgeline.diagnosis.rules._user_code import located, place_at, source_of
+from ridgeline.diagnosis.rules._user_code import located, place_at, source_of, user_sources
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.run import OptimizerSeen
 from ridgeline.records.step_work import StaysBehind
@@ -68,9 +68,20 @@ def _candidates(case: Case, stays: tuple[StaysBehind, ...]) -> list[Kept]:
     the source alone says."""
     most = stays[0].place if stays else None
     made = kept_where_made(case, most) if most is not None else ()
-    found = [one for one in made if not one.graph]
+    freed = _graphs_are_freed(case)
+    found = [one for one in made if not one.graph or (freed and not one.spent)]
     found = [one for one in found if not one.guessed] or found
-    return found or [one for one in kept_lines(case) if not one.graph]
+    return found or [one for one in kept_lines(case) if not one.graph or (freed and not one.spent)]
+
+
+def _graphs_are_freed(case: Case) -> bool:
+    """Return whether a backward ran every graph of the traced steps and freed what it holds. A
+    tensor that is kept then takes its own memory only, and `.detach()` saves next to nothing."""
+    traced = case.traced_memory
+    if traced is None or not traced.backwards or traced.nodes <= 0:
+        return False
+    retained = any("retain_graph" in source.text for source in user_sources(case))
+    return traced.unrun_nodes < MIN_UNRUN_NODES and not retained
 
 
 def _leak_claim(grown: Growth, lines: list[Kept], step_ms: float) -> str:
@@ -158,13 +169,8 @@ def graph_kept(case: Case) -> Iterator[Finding]:
     traced = case.traced_memory
     every = [line for line in kept_lines(case) if not line.guessed]
     unrun = traced.unrun_nodes if traced is not None and traced.backwards else 0.0
-    all_run = (
-        traced is not None and traced.backwards and traced.nodes > 0 and unrun < MIN_UNRUN_NODES
-    )
-    if grown is None or grown.bytes_per_step < SPENT_BYTES or not all_run:
-        lines = [line for line in every if line.graph]
-    else:
-        lines = [line for line in every if line.graph and not line.spent]
+    freed = grown is not None and grown.bytes_per_step >= SPENT_BYTES and _graphs_are_freed(case)
+    lines = [line for line in every if line.graph and not freed]
     if grown is None:
         yield from _nodes_alone(case, lines)
         return

@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.rules.kept_graphs import graph_kept as look
+from ridgeline.diagnosis.rules.kept_graphs import memory_leak
 from ridgeline.records.run_summary import MemoryUse
 from tests.unit.diagnosis.rules.made_up_memory import (
     FILE,
@@ -29,7 +30,7 @@ def test_growth_and_the_line_that_keeps_graphs_agree() -> None:
 
 
 def test_says_when_the_device_will_be_full() -> None:
-    (finding,) = look(growing(KEEPS_GRAPH, each=130 * MIB))
+    (finding,) = look(growing(KEEPS_GRAPH, each=130 * MIB, unrun=9.0))
     assert "the device's memory is full after 1.02 k steps (1 min 42 s)" in finding.claim
 
 
@@ -40,7 +41,7 @@ def test_sums_and_keys_keep_graphs_too() -> None:
         "seen[x] = held",
         "self.all.append(held)",
     ):
-        (finding,) = look(growing(KEEPS_GRAPH.replace("history.append(held)", line)))
+        (finding,) = look(growing(KEEPS_GRAPH.replace("history.append(held)", line), unrun=9.0))
         assert finding.line == 9, line
 
 
@@ -100,8 +101,18 @@ def test_a_loss_whose_backward_has_run_holds_no_megabytes() -> None:
     assert [f.line for f in look(growing(retained))] == [9]
 
 
+def test_a_tensor_kept_after_its_backward_takes_its_own_memory_only() -> None:
+    """`outputs.append(out)` behind the backward: the graph is freed, so detaching saves nothing."""
+    text = KEEPS_GRAPH.replace("held = F.mse_loss(model(x), y)", "held = model(x)")
+    kept = growing(text.replace("F.mse_loss(model(x), y)", "F.mse_loss(held, y)"))
+    assert not list(look(kept))
+    (finding,) = memory_leak(kept)
+    assert finding.line == 9
+    assert "detach" not in finding.change
+
+
 def test_on_a_host_the_traced_steps_and_the_resident_size_speak() -> None:
-    made = growing(KEEPS_GRAPH, gpu=False)
+    made = growing(KEEPS_GRAPH, gpu=False, unrun=9.0)
     (finding,) = look(replace(made, memory=MemoryUse(host_peak_bytes=GIB)))
     assert "the host's memory is full" in finding.claim
     assert finding.confidence == "high"
@@ -124,7 +135,7 @@ def test_the_change_takes_what_is_added_off_its_graph_not_the_sum() -> None:
         "history.append((x, held))": "history.append((x, held.detach()))",
         "history.append({'held': held})": "history.append({'held': held.detach()})",
     }.items():
-        (finding,) = look(growing(KEEPS_GRAPH.replace("history.append(held)", line)))
+        (finding,) = look(growing(KEEPS_GRAPH.replace("history.append(held)", line), unrun=9.0))
         assert finding.change == said
 
 
