@@ -68,20 +68,23 @@ def _candidates(case: Case, stays: tuple[StaysBehind, ...]) -> list[Kept]:
     the source alone says."""
     most = stays[0].place if stays else None
     made = kept_where_made(case, most) if most is not None else ()
-    freed = _graphs_are_freed(case)
-    found = [one for one in made if not one.graph or (freed and not one.spent)]
+    data = _keeps_data_alone(case)
+    found = [one for one in made if not one.graph or (data and not one.spent)]
     found = [one for one in found if not one.guessed] or found
-    return found or [one for one in kept_lines(case) if not one.graph or (freed and not one.spent)]
+    return found or [one for one in kept_lines(case) if not one.graph or (data and not one.spent)]
 
 
-def _graphs_are_freed(case: Case) -> bool:
-    """Return whether a backward ran every graph of the traced steps and freed what it holds. A
-    tensor that is kept then takes its own memory only, and `.detach()` saves next to nothing."""
+def _keeps_data_alone(case: Case) -> bool:
+    """Return whether the tensors that are kept take their own memory only, so that `.detach()`
+    saves next to nothing. Either a backward ran every graph of the traced steps and freed what the
+    graphs hold; or one block stays of each step, and that block is the kept tensor itself: what a
+    graph holds would be further blocks."""
     traced = case.traced_memory
     if traced is None or not traced.backwards or traced.nodes <= 0:
         return False
     retained = any("retain_graph" in source.text for source in user_sources(case))
-    return traced.unrun_nodes < MIN_UNRUN_NODES and not retained
+    freed = traced.unrun_nodes < MIN_UNRUN_NODES and not retained
+    return freed or (len(traced.stays) == 1 and traced.stays[0].blocks < MIN_BLOCKS_WITH_GRAPH)
 
 
 def _leak_claim(grown: Growth, lines: list[Kept], step_ms: float) -> str:
@@ -148,6 +151,8 @@ def _leak_change(line: Kept | None) -> str:
     return f"{line.container} = deque(maxlen=…)  # as many as are ever read"
 
 
+MIN_BLOCKS_WITH_GRAPH = 1.5
+"""Blocks of each step that stay, from which on some of them belong to a graph."""
 MIN_UNRUN_NODES = 1.0
 """Autograd nodes a step that no backward runs: the graph of an operator or more is only kept."""
 NODE_BYTES = 600.0
@@ -169,8 +174,8 @@ def graph_kept(case: Case) -> Iterator[Finding]:
     traced = case.traced_memory
     every = [line for line in kept_lines(case) if not line.guessed]
     unrun = traced.unrun_nodes if traced is not None and traced.backwards else 0.0
-    freed = grown is not None and grown.bytes_per_step >= SPENT_BYTES and _graphs_are_freed(case)
-    lines = [line for line in every if line.graph and not freed]
+    data = grown is not None and grown.bytes_per_step >= SPENT_BYTES and _keeps_data_alone(case)
+    lines = [line for line in every if line.graph and not data]
     if grown is None:
         yield from _nodes_alone(case, lines)
         return

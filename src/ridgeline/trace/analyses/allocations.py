@@ -369,11 +369,10 @@ def _blocks_that_stay(
     sizes, which = np.unique(np.abs(events.bytes[rows]), return_inverse=True)
     net = sums_by(which, np.sign(events.bytes[rows]), len(sizes))
     steps = len(marks) - 1
-    order = np.argsort(-(net * sizes), kind="stable")[:MAX_SIZES]
+    growing = np.flatnonzero(net >= steps)  # less than one block in each step is no growth
+    order = growing[np.argsort(-(net * sizes)[growing], kind="stable")][:MAX_SIZES]
     blocks = []
     for i in order.tolist():
-        if net[i] < steps:  # less than one block in each step is no growth
-            break
         allocating = rows[(which == i) & (events.bytes[rows] > 0)]
         blocks.append(
             StaysBehind(

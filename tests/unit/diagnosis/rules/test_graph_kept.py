@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from ridgeline.diagnosis.rules.kept_graphs import graph_kept as look
 from ridgeline.diagnosis.rules.kept_graphs import memory_leak
 from ridgeline.records.run_summary import MemoryUse
+from ridgeline.records.step_work import StaysBehind
 from tests.unit.diagnosis.rules.made_up_memory import (
     FILE,
     GIB,
@@ -109,6 +110,20 @@ def test_a_tensor_kept_after_its_backward_takes_its_own_memory_only() -> None:
     (finding,) = memory_leak(kept)
     assert finding.line == 9
     assert "detach" not in finding.change
+
+
+def test_one_block_a_step_is_the_kept_tensor_and_not_its_graph() -> None:
+    """`history.append(torch.cat([held, held]).clone())`: no backward runs its two nodes, which hold
+    nothing."""
+    made = growing(KEEPS_GRAPH, unrun=2.0)
+    assert made.traced_memory is not None
+    block = StaysBehind(block_bytes=8 * MIB, blocks=1.0, ops=("aten::cat",))
+    alone = replace(made.traced_memory, stays=(block,))
+    assert not list(look(replace(made, traced_memory=alone)))
+    assert [f.line for f in memory_leak(replace(made, traced_memory=alone))] == [9]
+    for more in ((replace(block, blocks=2.0),), (block, replace(block, block_bytes=4))):
+        graph = replace(made.traced_memory, stays=more)
+        assert list(look(replace(made, traced_memory=graph)))
 
 
 def test_on_a_host_the_traced_steps_and_the_resident_size_speak() -> None:
