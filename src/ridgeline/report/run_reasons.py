@@ -102,7 +102,7 @@ _LIMITS: dict[str, str] = {
     LimitCode.RECORDED_ELSEWHERE: "this block is recorded by the run around it",
     LimitCode.FAILED: "no verdict could be reached",
 }
-_FEW = "the program was too short for a timed window; the times are of {steps} steps "
+_FEW = "no timed window was recorded; the times are of {steps} steps "
 _NOT_COUNTED = "not counted: {pauses} of {steps} steps, which held "
 _DOUBTS: dict[str, str] = {
     DoubtCode.NO_TRACED_STEP: "no step was traced, so the verdict rests on the phases alone",

@@ -260,6 +260,15 @@ def test_the_step_of_a_kill_is_exact_only_while_steps_are_watched(watched_to_the
     found = death(run)
     assert found is not None
     assert (found.step, found.unwatched) == (39, not watched_to_the_end)
+    counted = replace(run, capture=replace(run.capture, steps_taken=138))
+    assert (found := death(counted)) is not None
+    assert (found.step, found.unwatched) == (138, False)
+
+
+def test_resident_sizes_that_count_shared_pages_twice_do_not_exceed_the_memory() -> None:
+    found = death(read(18.0))
+    assert found is not None
+    assert found.allocated_bytes == 16 * GIB
 
 
 def test_a_worker_that_the_kernel_killed_ended_the_program() -> None:

@@ -288,8 +288,8 @@ def gradients_not_zeroed(case: Case) -> Iterator[Finding]:
         place, name = _step_call(case, optimizer)
         yield make_finding(
             GRADIENTS_NOT_ZEROED,
-            claim=f"the gradients of {optimizer.name} are never cleared: each backward adds to "
-            "those of all earlier steps",
+            claim=f"the gradients of {optimizer.name} were cleared after none of {checked} steps: "
+            "each backward adds to those of the steps before",
             share=0.0,
             bound=1.0,
             evidence=[
@@ -300,7 +300,7 @@ def gradients_not_zeroed(case: Case) -> Iterator[Finding]:
                 )
             ],
             place=place,
-            change=f"{name}.zero_grad()  # before each backward, or after each {name}.step()",
+            change=f"{name}.zero_grad()  # after each {name}.step()",
             confidence="high",
             wrong_results=True,
         )
