@@ -63,9 +63,12 @@ Examples:
 
 \b
 To record a trace that answers most questions:
-  with torch.profiler.profile(record_shapes=True, profile_memory=True, with_stack=True) as prof:
+  with torch.profiler.profile(
+      record_shapes=True, profile_memory=True, with_stack=True,
+      schedule=torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1),
+      on_trace_ready=lambda prof: prof.export_chrome_trace("run.json.gz"),
+  ) as prof:
       for batch in loader: step(batch); prof.step()
-  prof.export_chrome_trace("run.json.gz")
 """
 
 

@@ -299,7 +299,7 @@ def _peak(case: Case) -> Iterator[Reason]:
 def _when(curve: MemoryCurve) -> Iterator[Reason]:
     """Yield step, phase, module or operator of the peak, as far as the trace tells them."""
     if curve.peak_step:
-        yield because(AnswerCode.IN_STEP, step=curve.peak_step.removeprefix("ProfilerStep#"))
+        yield because(AnswerCode.IN_STEP, step=curve.peak_step.rpartition("#")[2])
     if curve.peak_phase:
         yield because(AnswerCode.IN_PHASE, phase=curve.peak_phase)
     if curve.peak_module:

@@ -392,7 +392,8 @@ def _missing_work(
     if trace.work is None:
         if read.capture is not None and read.capture.no_trace:
             return  # the program's process says why
-        if times.counted < MIN_STEPS_TO_TRACE:
+        ended = read.capture is not None and read.capture.ended != "running"
+        if ended and times.counted < MIN_STEPS_TO_TRACE:  # else later steps may be lost
             yield because(MissingCode.TOO_FEW_STEPS_TO_TRACE, steps=times.counted)
         else:
             yield because(MissingCode.NO_TRACED_STEP)

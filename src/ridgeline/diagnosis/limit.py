@@ -195,6 +195,7 @@ def _host_full(full: OutOfMemory, seen: Observed) -> Verdict:
         killed if full.killed else LimitCode.HOST_OUT_OF_MEMORY,
         step=full.step, phase=full.phase, used_bytes=full.allocated_bytes,
         total_bytes=full.total_bytes, growth_bytes=growth, asked_bytes=full.asked_bytes,
+        unwatched=full.unwatched,
     )  # fmt: skip
     doubts = () if full.sure else (because(DoubtCode.KILL_NOT_EXPLAINED),)
     return Verdict(
@@ -253,13 +254,9 @@ def _waits_for_a_rank(seen: Observed, shares: Shares, late: LateRank) -> bool:
 def _late_rank(late: LateRank, trust: Trust) -> Verdict:
     """Return the verdict that all other ranks wait for one."""
     late_s = late.late_ns / 1e9
-    if late.phase:
-        reason = because(
-            LimitCode.LATE_RANK_PHASE,
-            rank=late.rank, phase=late.phase, longer_s=late.phase_ns / 1e9, place=late.place,
-        )  # fmt: skip
-    else:
-        reason = because(LimitCode.LATE_RANK, rank=late.rank, late_s=late_s, place=late.place)
+    reason = _lateness(late)
+    if late.beside is not None:
+        reason = replace(reason, cause=_lateness(late.beside))
     if late.steps:
         code, times, of = DecidingCode.SLOWEST_RANK, late.late_steps, late.steps
     else:
@@ -279,6 +276,16 @@ def _late_rank(late: LateRank, trust: Trust) -> Verdict:
         place=late.place,
         trust=trust,
     )  # fmt: skip
+
+
+def _lateness(late: LateRank) -> Reason:
+    """Return how late a rank is, and in which phase if that is known."""
+    if late.phase:
+        return because(
+            LimitCode.LATE_RANK_PHASE,
+            rank=late.rank, phase=late.phase, longer_s=late.phase_ns / 1e9, place=late.place,
+        )  # fmt: skip
+    return because(LimitCode.LATE_RANK, rank=late.rank, late_s=late.late_ns / 1e9, place=late.place)
 
 
 def _trust_in_late(seen: Observed, late: LateRank) -> Trust:

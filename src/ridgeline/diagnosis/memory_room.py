@@ -26,6 +26,10 @@ MIN_RESIDENT_GROWTH = 0.1
 an allocator's own habits were seen to move it by 3 %."""
 MIN_AGREEMENT = 0.5
 """The resident size must show this share of what the traced steps of a host leave behind."""
+MIN_READ_AGAIN_SHARE = 0.3
+"""Work must grow by this share of what memory grows by, each step, if each step reads again what is
+kept. The share is below one half because a cache and its longer copy can both be alive when a step
+ends: memory then grows twice as fast."""
 MIN_WATCHED_S = 3.0
 """The resident size alone is believed once it was watched for this long after the trace."""
 MIN_RESOLVED_BYTES = 8 * 2**20
@@ -118,14 +122,24 @@ def _belongs_to_a_call(case: Case, rate: float) -> bool:
     returned."""
     if case.capture is None or case.capture.stepping != "call":
         return False
-    return case.memory.growth_released or _is_read_again(case, rate)
+    return case.memory.growth_released or _is_read_again(case, rate) or _is_collected(case)
 
 
 def _is_read_again(case: Case, rate: float) -> bool:
     """Return whether each traced step works on more bytes than the step before, by as much as
     memory grows."""
     traced = case.traced_memory
-    return traced is not None and traced.work_growth_bytes >= MIN_AGREEMENT * rate
+    return traced is not None and traced.work_growth_bytes >= MIN_READ_AGAIN_SHARE * rate
+
+
+def _is_collected(case: Case) -> bool:
+    """Return whether all lines that may keep what stays collect results on purpose: in a local
+    variable of a function, or in a container that is read as a whole after the loop."""
+    stays = case.traced_memory.stays if case.traced_memory is not None else ()
+    place = stays[0].place if stays else None
+    lines = kept_where_made(case, place) if place is not None else ()
+    lines = lines or kept_lines(case)
+    return bool(lines) and all(line.temporary or line.read_later for line in lines)
 
 
 def _more_than_variables(case: Case, rate: float) -> bool:

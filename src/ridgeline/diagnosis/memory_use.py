@@ -322,6 +322,7 @@ def with_death_for_memory(read: RunRead, memory: MemoryUse) -> RunRead:
     grows = (memory.host_growth_bytes_per_step or 0.0) > 0
     if not sure and not (grows and used - _before(read) >= MIN_GROWN_SHARE * used):
         return read
+    taken = capture.steps_taken
     full = OutOfMemory(
         asked_bytes=0,
         free_bytes=max(room - used, 0),
@@ -330,8 +331,9 @@ def with_death_for_memory(read: RunRead, memory: MemoryUse) -> RunRead:
         killed=True,
         worker=worker,
         sure=sure,
-        allocated_bytes=used,
-        step=max((step.index for step in read.steps), default=0),
+        allocated_bytes=min(used, room) if room else used,  # sizes count shared pages twice
+        step=taken or max((step.index for step in read.steps), default=0),
+        unwatched=taken is None and bool(_alone(capture)),
     )
     return replace(read, capture=replace(capture, out_of_memory=full))
 

@@ -116,9 +116,9 @@ def of_traces(
         each = zip(traces, links, windows, numbers, strict=True)
         own = attempts.part("the ranks' own time", lambda: _own_times(each)) or []
     judged = attempts.part("the late rank", lambda: _judge(own, rank_steps or {}, places))
-    if judged == (None,):
+    if judged is not None:
         pair = attempts.part("two late ranks", lambda: _late_pair(own, rank_steps or {}, places))
-        judged = (pair,)
+        judged = (pair or judged[0],)
     return AcrossRanks(
         exchange=first or Exchange(),
         ranks=ranks,
@@ -179,7 +179,8 @@ def _late_pair(
 ) -> LateRank | None:
     """Return a late rank with another one beside it: without either of the two, the remaining ranks
     wait for the other. Such ranks hide each other, because the others wait for both at once or by
-    turns. At least one rank must be left that is not late."""
+    turns. The slower one may still be told alone, with the small part of its lateness that the
+    other one does not hide. At least one rank must be left that is not late."""
     ranks = sorted(rank_steps.keys() | {one.rank for one in traced})
     if len(ranks) < 3:
         return None

@@ -203,10 +203,12 @@ MIN_SHARE = 0.1
 """A loss of a smaller share of the step is not worth a line."""
 MIN_OWN_CODE_SHARE_CPU = 0.2
 """On a CPU, the program's own code outside model, loss and optimizer is reported from this share of
-the step on. A loop that logs and schedules takes a tenth of a short step in any program."""
+the step on, without the time that other processes took. A loop that logs and schedules takes a
+tenth of a short step in any program."""
 MIN_OVERHEAD_SHARE_CPU = 0.5
-"""On a CPU, Python and the starts of operators are reported from this share of the step on. They
-take half of the step of a small model that has no fault."""
+"""On a CPU, Python and the starts of operators are reported from this share of the step on, without
+the time that other processes took. They take half of the step of a small model that has no fault.
+"""
 MIN_PAUSE_SHARE = 0.2
 """Pauses are reported from this share of all time on. Evaluations and checkpoints that take less
 are normal in training."""
@@ -256,8 +258,10 @@ def _waiting(case: Case, explained: Mapping[Kind, float]) -> Loss | None:
     left = waits_left(case.shares, explained)
     kind: Wait = max(left, key=lambda one: left[one])
     own = min(_own_share(case), left["overhead"])
-    if not case.on_gpu and kind == "overhead" and left[kind] < MIN_OVERHEAD_SHARE_CPU:
-        if own < MIN_OWN_CODE_SHARE_CPU:
+    undisturbed = max(1 - case.shares.preempted, 1e-9)
+    least = MIN_OVERHEAD_SHARE_CPU * undisturbed
+    if not case.on_gpu and kind == "overhead" and left[kind] < least:
+        if own < MIN_OWN_CODE_SHARE_CPU * undisturbed:
             return None
         left[kind] = own
     if left[kind] < MIN_SHARE:

@@ -380,6 +380,8 @@ class OutOfMemory(Struct, frozen=True, kw_only=True):
     space is limited."""
     reserved_bytes: int = 0
     step: int = 0
+    unwatched: bool = False
+    """Whether the program took further steps after `step`, which nobody counted."""
     phase: str = ""
     place: str = ""
     """file:line in the user's own code that made the failed allocation."""

@@ -61,7 +61,7 @@ class Window(Struct, frozen=True, kw_only=True):
     by_steps: bool = False
     """Whether the person chose it by step numbers."""
     steps: int = 0
-    """Step marks inside."""
+    """Steps inside: marked ones, or those that the optimizer's calls end."""
     note: str = ""
 
     @property

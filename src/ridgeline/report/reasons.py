@@ -316,6 +316,9 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
         f"{units.plural(value, 'step')} {'is' if value == 1 else 'are'} too few"
     ),
     "at_or_after": lambda value: "at" if value else "after",
+    "also": lambda value: f"; also {value}" if value else "",
+    "some_time": lambda value: "some time " if value else "",
+    "last_watched": lambda value: ", the last one watched" if value else "",
     "in_its": lambda value: f" in its {value}" if value else "",
     "ceiling_source": lambda value: "datasheet" if value == "datasheet" else "measured here",
     "difference": _difference,

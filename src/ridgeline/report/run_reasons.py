@@ -10,6 +10,7 @@ from ridgeline.records.trace import TraceVerdict
 from ridgeline.records.verdict import DecidingCode, DoubtCode, LimitCode
 
 _WHEN = "{phase:at_or_after} step {step}{phase:in_its}"
+_AFTER = "{unwatched:some_time}after step {step}{unwatched:last_watched}"
 _ON_HOST = "{used_bytes:bytes}{total_bytes:of_bytes}"
 _GROWTH = "{growth_bytes:and_growth}"
 _LIMITS: dict[str, str] = {
@@ -60,24 +61,25 @@ _LIMITS: dict[str, str] = {
         "with {share:whole_percent} of the device's memory held"
     ),
     LimitCode.HOST_KILLED: (
-        f"the system killed the program for memory {_WHEN}, with {_ON_HOST} resident{_GROWTH}"
+        f"the system killed the program for memory {_AFTER}, with {_ON_HOST} resident{_GROWTH}"
     ),
     LimitCode.WORKER_KILLED: (
-        f"the system killed a DataLoader worker for memory {_WHEN}, with {_ON_HOST} resident in "
+        f"the system killed a DataLoader worker for memory {_AFTER}, with {_ON_HOST} resident in "
         f"the program and its workers{_GROWTH}"
     ),
     LimitCode.HOST_PERHAPS_KILLED: (
-        f"the program was killed, perhaps for memory, {_WHEN}, with {_ON_HOST} resident{_GROWTH}"
+        f"the program was killed, perhaps for memory, {_AFTER}, with {_ON_HOST} resident{_GROWTH}"
     ),
     LimitCode.HOST_OUT_OF_MEMORY: (
         f"the host's memory ran out {_WHEN}: {{asked_bytes:asked}}{_ON_HOST} in use{_GROWTH}"
     ),
     LimitCode.LATE_RANK: (
         "waits for rank {rank}, which is {late_s:seconds} late in each step{place:at_place}"
+        "{cause:also}"
     ),
     LimitCode.LATE_RANK_PHASE: (
         "waits for rank {rank}, whose {phase:phase_name} takes {longer_s:seconds} longer"
-        "{place:at_place}"
+        "{place:at_place}{cause:also}"
     ),
     LimitCode.NO_RECORD: (
         "the program left no record: it ended before it could write one, or it ran no Python"
@@ -100,7 +102,7 @@ _LIMITS: dict[str, str] = {
     LimitCode.RECORDED_ELSEWHERE: "this block is recorded by the run around it",
     LimitCode.FAILED: "no verdict could be reached",
 }
-_FEW = "the program was too short for a timed window; the times are of {steps} steps "
+_FEW = "no timed window was recorded; the times are of {steps} steps "
 _NOT_COUNTED = "not counted: {pauses} of {steps} steps, which held "
 _DOUBTS: dict[str, str] = {
     DoubtCode.NO_TRACED_STEP: "no step was traced, so the verdict rests on the phases alone",

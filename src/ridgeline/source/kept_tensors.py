@@ -76,6 +76,9 @@ class Kept(Struct, frozen=True, kw_only=True):
     temporary: bool = False
     """Whether the container is a local variable of a function that trains nothing: it is gone when
     the function returns."""
+    read_later: bool = False
+    """Whether the container is read as a whole behind the loop that fills it: joined, saved or
+    returned."""
     limited: bool = False
     """Whether a dataset's `__getitem__` fills the container: it never has more entries than there
     are samples."""
@@ -146,6 +149,7 @@ def _judged(
         file=source.file, line=line, function=own, container=where, value=ast.unparse(value),
         graph=graph, how=how, text=source.line(line), renewed=renewed, guessed=not sure,
         spent=ast.unparse(value) in names.losses(scope), unseen=source.ran(node) is False,
+        read_later=_is_read_later(source, node, scope, where),
         temporary=bool(own) and not outlives and own not in training,
         limited=how == "key" and own == "__getitem__",
         detached=_detached(source, line, [v for v in _parts(value) if names.holds(v, scope)]),
@@ -240,6 +244,23 @@ def _is_renewed(source: SourceFile, node: ast.AST, scope: ast.AST, where: str) -
                 return None
             renewed = renewed or not around.isdisjoint(loops)
     return renewed
+
+
+def _is_read_later(source: SourceFile, node: ast.AST, scope: ast.AST, where: str) -> bool:
+    """Return whether the whole container is used behind the loops around the line; its length alone
+    does not count."""
+    loops = [p for p in source.parents(node) if isinstance(p, Loop)]
+    end = max((getattr(loop, "end_lineno", 0) or 0 for loop in loops), default=0)
+    for other in source.walk(scope):
+        if not isinstance(other, ast.Call | ast.Return | ast.For) or other.lineno <= end:
+            continue
+        if isinstance(other, ast.Call):
+            read: list[ast.expr | None] = [] if last_name(other) == "len" else [*other.args]
+        else:
+            read = [other.iter if isinstance(other, ast.For) else other.value]
+        if any(part is not None and ast.unparse(part) == where for part in read):
+            return True
+    return False
 
 
 def _terms_added(value: ast.expr | None, where: str) -> list[ast.expr]:

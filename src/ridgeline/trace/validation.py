@@ -588,6 +588,6 @@ def missing(trace: Trace, steps: Steps) -> tuple[str, ...]:
         advice.append("input shapes, for the roofline: profile with `record_shapes=True`")
     if not len(trace.memory):
         advice.append("memory: profile with `profile_memory=True`")
-    if not len(steps):
-        advice.append("steps: call `prof.step()` once an iteration")
+    if not len(steps) or not steps.marked:  # without a schedule, `prof.step()` marks nothing
+        advice.append("steps: give `profile` a `schedule`, and call `prof.step()` each iteration")
     return tuple(advice)

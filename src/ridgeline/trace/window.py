@@ -20,17 +20,19 @@ from ridgeline.trace.trace import Trace, once_per_trace
 
 
 class Steps(NamedTuple):
-    """The step marks in order of time, as columns of equal length."""
+    """The steps in order of time, as columns of equal length."""
 
     number: NDArray[np.int64]
     start: NDArray[np.int64]
     end: NDArray[np.int64]
+    marked: bool = True
+    """Whether the trace has marks of its steps; False if the optimizer's calls tell them."""
 
     def __len__(self) -> int:  # the number of steps, not of fields
         return len(self.start)
 
     def name(self, row: int) -> str:
-        return f"ProfilerStep#{int(self.number[row])}"
+        return f"{'ProfilerStep' if self.marked else 'step'}#{int(self.number[row])}"
 
     def at(self, ns: int) -> str:
         """Return the step that a moment lies in; "" outside of steps."""
@@ -56,7 +58,10 @@ class Steps(NamedTuple):
                 low, high = int(self.number.min()), int(self.number.max())
                 available = f"steps {low} to {high}" if high > low else f"step {low} only"
             raise UsageError(f"--steps {wanted}: the trace has {available}")
-        return Steps(self.number[rows], self.start[rows], self.end[rows])
+        return self.take(rows)
+
+    def take(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> "Steps":
+        return Steps(self.number[rows], self.start[rows], self.end[rows], self.marked)
 
 
 def window_of(trace: Trace, wanted: str | None = None) -> Window:
@@ -79,8 +84,9 @@ def window_of(trace: Trace, wanted: str | None = None) -> Window:
     start = min(int(t.ts.min()) for t in tables)
     end = max(int(t.end.max()) for t in tables)
     return Window(
-        start_ns=start, end_ns=end, basis="host activity (no device work)", steps=len(steps)
-    )
+        start_ns=start, end_ns=end, basis="host activity (no device work)", steps=len(steps),
+        note=_unmarked(steps),
+    )  # fmt: skip
 
 
 def _of_steps(trace: Trace, steps: Steps, chosen: Steps, wanted: str) -> Window:
@@ -101,8 +107,8 @@ def _of_steps(trace: Trace, steps: Steps, chosen: Steps, wanted: str) -> Window:
 
 def _edges(steps: Steps, start: int, end: int) -> str:
     """Return a note on the time by which the window and the step marks differ."""
-    if not len(steps):
-        return ""
+    if not len(steps) or not steps.marked:
+        return _unmarked(steps)
     lead = start - int(steps.start[0])
     over = end - int(steps.end[-1])
     notes = []
@@ -116,11 +122,68 @@ def _edges(steps: Steps, start: int, end: int) -> str:
     return "; ".join(notes)
 
 
+def _unmarked(steps: Steps) -> str:
+    """Return a note on what counts as a step in a trace without step marks."""
+    if not len(steps):
+        return "no step is marked: the whole window counts as one step"
+    if not steps.marked:
+        return "no step is marked: the optimizer's calls end the steps"
+    return ""
+
+
 _MARK = re.compile(r"ProfilerStep#(\d+)$")
+_OPTIMIZER_CALL = re.compile(r"Optimizer\.step#")
+MAX_CALLS_PER_STEP = 8
+"""The most optimizer calls that one step is taken to make: two for a GAN, five for a critic."""
+MIN_REPEATED_SHARE = 0.8
+"""Share of the optimizer's calls that must be like those a period earlier. Before the others, the
+program may evaluate or save a checkpoint."""
+MAX_OPERATORS_DIFFERENCE = 0.15
+"""Calls are alike if the numbers of operators before them differ by this share at most: to log a
+loss takes three operators, and a small step has thirty."""
 
 
 @once_per_trace
 def steps_of(trace: Trace) -> Steps:
+    """Return the marked steps. If none is marked, each step ends with a call of the optimizer, of
+    which `profile()` without a schedule leaves a span, while it leaves no step mark."""
+    steps = marked_steps(trace)
+    return steps if len(steps) else _steps_by_optimizer(trace)
+
+
+def _steps_by_optimizer(trace: Trace) -> Steps:
+    spans, ops = trace.annotations, trace.ops
+    called = trace.names_where(spans.name, lambda n: _OPTIMIZER_CALL.match(n) is not None)
+    calls = spans.take(np.flatnonzero(called))
+    if len(calls):
+        calls = calls.take(np.flatnonzero(calls.lane == np.bincount(calls.lane).argmax()))
+    # a call in another one, of an optimizer that wraps a second, ends no step
+    outer = calls.end >= np.maximum.accumulate(calls.end) if len(calls) else np.empty(0, np.bool_)
+    calls = calls.take(np.flatnonzero(outer))
+    ends = calls.end
+    if len(ends) < 2 or not len(ops):
+        nothing = np.empty(0, np.int64)
+        return Steps(nothing, nothing, nothing, marked=False)
+    before = np.diff(np.searchsorted(ops.ts, ends, side="right"))
+    period = _period(before, calls.name[1:])
+    ends = ends[period - 1 :: period]
+    starts = np.append(min(int(ops.ts[0]), int(spans.ts.min())), ends[:-1])
+    return Steps(np.arange(len(ends), dtype=np.int64), starts, ends, marked=False)
+
+
+def _period(operators: NDArray[np.int64], name: NDArray[np.int32]) -> int:
+    """Return after how many calls the optimizers and the numbers of operators before them repeat:
+    two in a GAN, whose discriminator and generator have an optimizer each."""
+    for period in range(1, min(MAX_CALLS_PER_STEP, len(operators) // 2) + 1):
+        now, earlier = operators[period:], operators[:-period]
+        alike = np.abs(now - earlier) <= MAX_OPERATORS_DIFFERENCE * np.maximum(now, earlier)
+        if np.mean(alike & (name[period:] == name[:-period])) >= MIN_REPEATED_SHARE:
+            return period
+    return 1
+
+
+@once_per_trace
+def marked_steps(trace: Trace) -> Steps:
     """Return each step mark once, also if several threads have it."""
     spans = trace.annotations
     marked = np.flatnonzero(trace.names_where(spans.name, lambda n: _MARK.match(n) is not None))
@@ -138,8 +201,8 @@ def steps_of(trace: Trace) -> Steps:
 
 @once_per_trace
 def step_spans(trace: Trace, window: Window) -> Spans:
-    """Return the marked steps inside the window, without the time between two marks (the profiler's
-    own bookkeeping, 0.1 ms). If no step is marked, return the window; where there is device work,
+    """Return the steps inside the window, without the time between two marks (the profiler's own
+    bookkeeping, 0.1 ms). If there are none, return the window; where there is device work,
     the time before the window in which this work was launched is included."""
     marks = steps_of(trace)
     spans = clip(union(marks.start, marks.end), window.start_ns, window.end_ns)
@@ -172,7 +235,7 @@ MIN_STEPS = 5
 def middle_part(trace: Trace) -> tuple[Trace, str] | None:
     """Return the middle part of a long trace, and its steps as `--steps` takes them; None where the
     whole is short enough, or has too few marks to be cut."""
-    events, steps = trace.origin.events, steps_of(trace)
+    events, steps = trace.origin.events, marked_steps(trace)
     wanted = max(MIN_STEPS, len(steps) * MAX_EVENTS // max(events, 1))
     if events <= MAX_EVENTS or len(steps) < wanted + 2:
         return None

@@ -249,6 +249,28 @@ def test_a_kill_with_memory_full_was_for_memory(run: RunRead) -> None:
     assert found.total_bytes == 16 * GIB
 
 
+@pytest.mark.parametrize("watched_to_the_end", [True, False])
+def test_the_step_of_a_kill_is_exact_only_while_steps_are_watched(watched_to_the_end: bool) -> None:
+    """A program that goes on after its watched steps dies at a step that nobody counted."""
+    run = read(15.0)
+    assert run.capture is not None
+    if not watched_to_the_end:
+        alone = Window(kind="alone", first_step=40, steps=0, start_ns=2000 * MS, end_ns=5000 * MS)
+        run = replace(run, capture=replace(run.capture, windows=(alone,)))
+    found = death(run)
+    assert found is not None
+    assert (found.step, found.unwatched) == (39, not watched_to_the_end)
+    counted = replace(run, capture=replace(run.capture, steps_taken=138))
+    assert (found := death(counted)) is not None
+    assert (found.step, found.unwatched) == (138, False)
+
+
+def test_resident_sizes_that_count_shared_pages_twice_do_not_exceed_the_memory() -> None:
+    found = death(read(18.0))
+    assert found is not None
+    assert found.allocated_bytes == 16 * GIB
+
+
 def test_a_worker_that_the_kernel_killed_ended_the_program() -> None:
     found = death(read(2.0, oom_kills=1, exit_code=1, ended="raised", workers=2))
     assert found is not None

@@ -96,6 +96,32 @@ def test_two_late_ranks_of_different_kinds_are_both_named() -> None:
     assert named == {(1, "input"), (3, "forward")}
 
 
+def test_a_second_late_rank_is_named_beside_one_that_is_later_still() -> None:
+    """The later rank alone shows only the part of its lateness that the other one does not hide."""
+    sleeps: dict[Phase, float] = {"input": 61.0, "forward": 5.0, "backward": 12.0}
+    computes: dict[Phase, float] = {"input": 1.0, "forward": 34.0, "backward": 43.0}
+    usual: dict[Phase, float] = {"input": 1.0, "forward": 5.0, "backward": 72.0}
+    found = judged({
+        0: steps(usual), 1: steps(sleeps, seed=1), 2: steps(usual, seed=2),
+        3: steps(computes, seed=3),
+    })  # fmt: skip
+    assert found.late is not None
+    assert (found.late.rank, found.late.phase) == (1, "input")
+    assert found.late.late_ns == pytest.approx(60e6, rel=0.1)
+    assert found.late.beside is not None
+    assert (found.late.beside.rank, found.late.beside.phase) == (3, "forward")
+
+
+@pytest.mark.parametrize("ranks", [3, 4, 8])
+def test_noise_names_no_second_rank_beside_a_late_one(ranks: int) -> None:
+    late: dict[Phase, float] = {"input": 31.0, "forward": 5.0, "backward": 12.0}
+    for seed in range(20):
+        early = {n: steps(EARLY, seed=100 * seed + n) for n in range(ranks) if n != 1}
+        found = judged({**early, 1: steps(late, seed=100 * seed + 1)})
+        assert found.late is not None
+        assert (found.late.rank, found.late.beside) == (1, None)
+
+
 def test_two_late_ranks_that_take_turns_are_both_named() -> None:
     usual, slow = 5.0, 40.0
     turns = [

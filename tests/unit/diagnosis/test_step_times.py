@@ -131,6 +131,17 @@ def test_pauses_in_every_third_step_are_how_the_program_runs() -> None:
     assert share_of(found, "evaluation") == pytest.approx(133 / 233, abs=0.03)
 
 
+def test_a_pause_in_every_tenth_step_is_left_out_wherever_the_window_begins() -> None:
+    """Of 33 steps, 4 are tenth ones."""
+    for first in range(10):
+        steps = [
+            step(i, {**BASE, "other": 900.0} if (i + first) % 10 == 0 else BASE) for i in range(33)
+        ]
+        found = step_times(steps, "optimizer")
+        assert [doubt.code for doubt in found.trust.doubts] == [DoubtCode.PAUSES], first
+        assert found.pause_share > 0.4
+
+
 def test_a_loader_that_makes_every_eighth_step_wait_keeps_its_waits() -> None:
     """With 8 workers that are too slow the median step has no wait at all."""
     steps = [step(i, {**BASE, "input": 700.0 if i % 8 == 0 else 0.1}) for i in range(40)]

@@ -244,6 +244,16 @@ def test_pauses_that_take_most_of_the_time_are_a_loss() -> None:
     assert drawn([], calm).loss is None
 
 
+def test_a_busy_machine_hides_no_loss_of_the_programs_own_code() -> None:
+    """Own code that is 70 % of the program's time is told where others take half of the step."""
+    waits = on_cpu({"forward": 0.3, "other": 0.7}, 0.3, own_ms=70)
+    assert waits.shares is not None
+    for preempted, told in ((0.0, True), (0.75, True), (0.9, False)):
+        of = {kind: share * (1 - preempted) for kind, share in waits.shares.of.items()}
+        shares = replace(waits.shares, of=of, preempted=preempted)
+        assert (drawn([], replace(waits, shares=shares)).loss is not None) is told
+
+
 def test_a_finding_about_a_larger_pause_speaks_for_the_program_s_own_code() -> None:
     waits = on_cpu({"forward": 0.3, "other": 0.7}, 0.3, own_ms=70)
     assert drawn([says("idle-between-epochs", 0.9, "pauses")], waits).loss is None

@@ -63,6 +63,41 @@ def test_old_traces_tell_the_backward_by_its_forward_thread(tmp_path: Path) -> N
     assert (found["forward"][0], found["backward"][0]) == (100, 60)
 
 
+def closure_step() -> Made:
+    """`optimizer.step(closure)` from 100 to 900: it clears gradients, loads a batch, and runs a
+    forward from 300 to 400 and a backward; then it updates twice."""
+    made = Made().span("ProfilerStep#1", 0, 1000).span("Optimizer.step#LBFGS.step", 100, 800)
+    made.op("aten::dot", 110, 20)  # before the closure, without gradients
+    made.span("Optimizer.zero_grad#LBFGS.zero_grad", 140, 30)
+    made.op("aten::zero_", 145, 20, **{"Sequence number": 3})
+    made.span("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 180, 100)
+    made.op("aten::stack", 200, 20, **{"Sequence number": 3})
+    made.op("aten::linear", 300, 40, **{"Sequence number": 4})
+    made.op("aten::addmm", 310, 20, **{"Sequence number": 4})
+    made.op("aten::relu", 360, 40, **{"Sequence number": 5})
+    for name, at in (("ReluBackward0", 420), ("AddmmBackward0", 470)):
+        made.op(f"autograd::engine::evaluate_function: {name}", at, 40)
+    made.op("aten::dot", 600, 50)
+    return made.op("aten::add_", 700, 50, **{"Sequence number": 6})
+
+
+def test_what_an_optimizer_runs_as_its_closure_is_forward_and_backward(tmp_path: Path) -> None:
+    host = {name: times[0] for name, times in phases_of(closure_step(), tmp_path).items()}
+    assert host == {
+        "input": 100,
+        "forward": 100,  # 300 to 400, with the Python between its operators
+        "backward": 90,  # 420 to 510
+        "optimizer": 800 - 100 - 100 - 90,
+        "other": 200,
+    }
+
+
+def test_an_update_without_a_closure_is_the_optimizers_alone(tmp_path: Path) -> None:
+    """Operators of an update written with gradients on have numbers, too."""
+    made = training_step().op("aten::mul_", 720, 20, **{"Sequence number": 9})
+    assert phases_of(made, tmp_path)["optimizer"] == (200, 10)
+
+
 def test_stacks_stand_in_for_spans(tmp_path: Path) -> None:
     made = Made().op("aten::mm", 500, 10)
     made.frame("torch/utils/data/dataloader.py(630): __next__", 0, 120)

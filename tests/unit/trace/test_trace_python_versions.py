@@ -60,7 +60,10 @@ def _abi(python: Path) -> str:
 def _read(python: Path, paths: list[Path]) -> list[Any]:
     """Events kept, and those lost by reason, of each file."""
     package = Path(ridgeline.__file__).parents[1]
-    packages = os.pathsep.join([str(package), sysconfig.get_path("purelib")])
+    # An environment can borrow packages from another one, so every folder of packages counts.
+    borrowed = (path for path in sys.path if path.endswith("-packages"))
+    folders = [sysconfig.get_path("purelib"), *borrowed]
+    packages = os.pathsep.join([str(package), *dict.fromkeys(folders)])
     child = subprocess.run(
         [python, "-c", READ, *map(str, paths)],
         env={**os.environ, "PYTHONPATH": packages, "PYTHONDONTWRITEBYTECODE": "1"},

@@ -89,3 +89,60 @@ def test_a_host_only_trace_is_over_its_host_events(tmp_path: Path) -> None:
     window = window_of(Made().op("aten::mm", 5, 10).op("aten::add", 30, 2).trace(tmp_path))
     assert (window.ns, window.basis) == (27_000, "host activity (no device work)")
     assert window_of(Made().trace(tmp_path)).ns == 0
+
+
+def trained(before: list[int], *, names: tuple[str, ...] = ("Adam",)) -> Made:
+    """Calls of an optimizer, each with as many operators before it as `before` says."""
+    made, at = Made(), 0
+    for number, operators in enumerate(before):
+        for _ in range(operators):
+            made.op("aten::mm", at, 8)
+            at += 10
+        name = names[number % len(names)]
+        made.span(f"Optimizer.step#{name}.step", at, 20)
+        made.op("aten::add_", at + 5, 10)
+        at += 25
+    return made
+
+
+def test_without_marks_each_step_ends_with_the_optimizers_call(tmp_path: Path) -> None:
+    trace = trained([10, 10, 10, 10]).trace(tmp_path)
+    steps = steps_of(trace)
+    assert not steps.marked
+    assert steps.start.tolist() == [0, 120_000, 245_000, 370_000]
+    assert steps.end.tolist() == [120_000, 245_000, 370_000, 495_000]
+    window = window_of(trace)
+    assert window.steps == 4
+    assert window.note
+
+
+@pytest.mark.parametrize(
+    ("before", "names", "steps"),
+    [
+        ([10, 20] * 6, ("Adam",), 6),
+        ([10, 10] * 6, ("Adam", "SGD"), 6),
+        ([10, 10, 10, 30] * 5, ("Adam",), 5),
+        ([30, 30, 30, 30, 33] * 4, ("Adam",), 20),
+        ([30, 30, 30, 30, 30, 30, 30, 300] * 2, ("Adam",), 16),
+        ([30], ("Adam",), 0),
+    ],
+    ids=["a GAN", "a GAN with two optimizers", "a critic of three steps", "a logged loss",
+         "an evaluation now and then", "one call"],
+)  # fmt: skip
+def test_calls_of_the_optimizer_that_repeat_together_are_one_step(
+    tmp_path: Path, before: list[int], names: tuple[str, ...], steps: int
+) -> None:
+    assert len(steps_of(trained(before, names=names).trace(tmp_path))) == steps
+
+
+def test_an_optimizer_that_another_one_calls_ends_no_step(tmp_path: Path) -> None:
+    made = trained([10, 10, 10])
+    for end in (100, 225, 350):
+        made.span("Optimizer.step#SGD.step", end + 2, 5)
+    assert len(steps_of(made.trace(tmp_path))) == 3
+
+
+def test_marks_count_more_than_the_optimizers_calls(tmp_path: Path) -> None:
+    made = trained([10, 10, 10, 10]).span("ProfilerStep#0", 0, 245).span("ProfilerStep#1", 245, 250)
+    steps = steps_of(made.trace(tmp_path))
+    assert (steps.marked, len(steps)) == (True, 2)

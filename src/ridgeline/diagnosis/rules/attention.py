@@ -359,7 +359,11 @@ def _text(case: Case, place: Place | None, module: str) -> tuple[int | None, str
         call, _, _ = written.call.partition(", dropout_p=")
         after = f"F.dropout({written.out or 'out'}, {written.dropout}, self.training)"
         change = f"{call})\n{written.out or 'out'} = {after}"
-        return written.line, change, "on a CPU no fused kernel drops weights: drop the result"
+        doubt = (
+            "the code drops parts of the result, because no fused operator on a CPU drops weights. "
+            "The model trains a little differently"
+        )
+        return written.line, change, doubt
     if written is not None:
         return written.line, written.call or GENERIC, ""
     if "MultiheadAttention" in module:

@@ -17,7 +17,7 @@ from ridgeline.diagnosis.memory_room import (
     until_when,
 )
 from ridgeline.diagnosis.rule import Rule, make_finding, measured, read
-from ridgeline.diagnosis.rules._user_code import located, place_at, source_of
+from ridgeline.diagnosis.rules._user_code import located, place_at, source_of, user_sources
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.run import OptimizerSeen
 from ridgeline.records.step_work import StaysBehind
@@ -68,9 +68,23 @@ def _candidates(case: Case, stays: tuple[StaysBehind, ...]) -> list[Kept]:
     the source alone says."""
     most = stays[0].place if stays else None
     made = kept_where_made(case, most) if most is not None else ()
-    found = [one for one in made if not one.graph]
+    data = _keeps_data_alone(case)
+    found = [one for one in made if not one.graph or (data and not one.spent)]
     found = [one for one in found if not one.guessed] or found
-    return found or [one for one in kept_lines(case) if not one.graph]
+    return found or [one for one in kept_lines(case) if not one.graph or (data and not one.spent)]
+
+
+def _keeps_data_alone(case: Case) -> bool:
+    """Return whether the tensors that are kept take their own memory only, so that `.detach()`
+    saves next to nothing. Either a backward ran every graph of the traced steps and freed what the
+    graphs hold; or one block stays of each step, and that block is the kept tensor itself: what a
+    graph holds would be further blocks."""
+    traced = case.traced_memory
+    if traced is None or not traced.backwards or traced.nodes <= 0:
+        return False
+    retained = any("retain_graph" in source.text for source in user_sources(case))
+    freed = traced.unrun_nodes < MIN_UNRUN_NODES and not retained
+    return freed or (len(traced.stays) == 1 and traced.stays[0].blocks < MIN_BLOCKS_WITH_GRAPH)
 
 
 def _leak_claim(grown: Growth, lines: list[Kept], step_ms: float) -> str:
@@ -137,6 +151,8 @@ def _leak_change(line: Kept | None) -> str:
     return f"{line.container} = deque(maxlen=…)  # as many as are ever read"
 
 
+MIN_BLOCKS_WITH_GRAPH = 1.5
+"""Blocks of each step that stay, from which on some of them belong to a graph."""
 MIN_UNRUN_NODES = 1.0
 """Autograd nodes a step that no backward runs: the graph of an operator or more is only kept."""
 NODE_BYTES = 600.0
@@ -158,13 +174,8 @@ def graph_kept(case: Case) -> Iterator[Finding]:
     traced = case.traced_memory
     every = [line for line in kept_lines(case) if not line.guessed]
     unrun = traced.unrun_nodes if traced is not None and traced.backwards else 0.0
-    all_run = (
-        traced is not None and traced.backwards and traced.nodes > 0 and unrun < MIN_UNRUN_NODES
-    )
-    if grown is None or grown.bytes_per_step < SPENT_BYTES or not all_run:
-        lines = [line for line in every if line.graph]
-    else:
-        lines = [line for line in every if line.graph and not line.spent]
+    data = grown is not None and grown.bytes_per_step >= SPENT_BYTES and _keeps_data_alone(case)
+    lines = [line for line in every if line.graph and not data]
     if grown is None:
         yield from _nodes_alone(case, lines)
         return
@@ -277,8 +288,8 @@ def gradients_not_zeroed(case: Case) -> Iterator[Finding]:
         place, name = _step_call(case, optimizer)
         yield make_finding(
             GRADIENTS_NOT_ZEROED,
-            claim=f"the gradients of {optimizer.name} are never cleared: each backward adds to "
-            "those of all earlier steps",
+            claim=f"the gradients of {optimizer.name} were cleared after none of {checked} steps: "
+            "each backward adds to those of the steps before",
             share=0.0,
             bound=1.0,
             evidence=[
@@ -289,7 +300,7 @@ def gradients_not_zeroed(case: Case) -> Iterator[Finding]:
                 )
             ],
             place=place,
-            change=f"{name}.zero_grad()  # before each backward, or after each {name}.step()",
+            change=f"{name}.zero_grad()  # after each {name}.step()",
             confidence="high",
             wrong_results=True,
         )

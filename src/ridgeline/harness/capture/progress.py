@@ -531,4 +531,4 @@ class Progress:
         """Return the step in progress, its phase ("" if nothing is recorded any more), and the
         thread that trains."""
         phase = "" if self.off else phase_name(self.timeline.phase, self.stepping.trains)
-        return self.index, phase, self.thread
+        return self.index + self.steps_alone, phase, self.thread

@@ -240,7 +240,7 @@ def steps(study: TraceStudy) -> SectionOrGap:
         "steps, as the host marked them",
         name="steps",
         table=Table(columns=columns, rows=rows, short=MAX_FOLDED_ROWS),
-        empty="There are no step marks: call prof.step() after each step.",
+        empty="No step is marked: give profile() a schedule, and call prof.step() after each step.",
         full=True,
     )
 

@@ -72,7 +72,7 @@ def _curve(trace: Trace, events: Allocations, window: Window, points: int) -> Me
         ),
         peak_bytes=int(level[peak]),
         peak_ns=int(at[peak]),
-        peak_step=_step_name(trace, int(at[peak])),
+        peak_step=steps_of(trace).at(int(at[peak])),
         peak_phase=peak_moment.phase,
         peak_op=peak_moment.op,
         peak_module=peak_moment.module,
@@ -112,14 +112,6 @@ def _device_name(kind: int, index: int) -> str:
         return "cpu"
     name = _TYPES.get(kind, "cuda" if kind < 0 else f"device type {kind}")
     return f"{name}:{index}" if index >= 0 else name
-
-
-def _step_name(trace: Trace, at: int) -> str:
-    """Return the name of the step mark around a moment."""
-    spans = trace.annotations
-    marks = trace.names_where(spans.name, lambda name: name.startswith("ProfilerStep"))
-    around = np.flatnonzero(marks & (spans.ts <= at) & (at < spans.end))
-    return trace.text(int(spans.name[around[-1]])) if len(around) else ""
 
 
 _MODULE = "nn.Module: "
@@ -235,7 +227,7 @@ def _main_device_events(trace: Trace, window: Window) -> Allocations | None:
 
 def _steps_inside(marks: Steps, window: Window) -> Steps:
     rows = (marks.start >= window.start_ns) & (marks.start < window.end_ns)
-    return Steps(marks.number[rows], marks.start[rows], marks.end[rows])
+    return marks.take(rows)
 
 
 def _level_at(events: Allocations, level: Levels, moments: NDArray[np.int64]) -> Levels:
@@ -377,11 +369,10 @@ def _blocks_that_stay(
     sizes, which = np.unique(np.abs(events.bytes[rows]), return_inverse=True)
     net = sums_by(which, np.sign(events.bytes[rows]), len(sizes))
     steps = len(marks) - 1
-    order = np.argsort(-(net * sizes), kind="stable")[:MAX_SIZES]
+    growing = np.flatnonzero(net >= steps)  # less than one block in each step is no growth
+    order = growing[np.argsort(-(net * sizes)[growing], kind="stable")][:MAX_SIZES]
     blocks = []
     for i in order.tolist():
-        if net[i] < steps:  # less than one block in each step is no growth
-            break
         allocating = rows[(which == i) & (events.bytes[rows] > 0)]
         blocks.append(
             StaysBehind(

@@ -1,9 +1,10 @@
 """The window by phase of training: input, forward, backward, optimizer, and other.
 
 Each moment of host time belongs to one phase, the first of input, optimizer, backward and forward
-that covers it, so the five phases add up to the window. The backward runs on a thread of its own
-(without a device, on the main thread). While the main thread waits for it, the time belongs to the
-backward. The device time of a phase is the sum of the work launched in it.
+that covers it, so the five phases add up to the window. What an optimizer runs as its closure,
+`optimizer.step(closure)`, is forward and backward, as in a run. The backward runs on a thread of
+its own (without a device, on the main thread). While the main thread waits for it, the time belongs
+to the backward. The device time of a phase is the sum of the work launched in it.
 """
 
 import re
@@ -17,11 +18,13 @@ from ridgeline.records.sites import OwnCode
 from ridgeline.records.trace import Phase, Window
 from ridgeline.trace.host_states import driving_lanes, is_input, launched
 from ridgeline.trace.intervals import (
+    NOTHING,
     Spans,
     Times,
     clip,
     covered,
     evenly_spread,
+    intersect,
     merge,
     subtract,
     time_of,
@@ -74,13 +77,41 @@ def phase_spans(trace: Trace, links: Links) -> dict[PhaseName, Spans]:
     lanes = driving_lanes(trace, links)
     feeding = _named(trace, lanes, is_input)
     optimizer = _named(trace, lanes, is_optimizer)
-    optimizer = subtract(optimizer, feeding)
+    closure_forward, closure_backward = _closures(trace, optimizer, feeding, lanes)
+    optimizer = subtract(optimizer, merge(feeding, closure_forward, closure_backward))
     backward = _backward(trace, links, merge(feeding, optimizer))
     backward = subtract(subtract(backward, feeding), optimizer)
-    forward = _forward(trace, links, lanes)
+    forward = merge(_forward(trace, links, lanes), closure_forward)
     for taken in (feeding, optimizer, backward):
         forward = subtract(forward, taken)
     return {"input": feeding, "optimizer": optimizer, "backward": backward, "forward": forward}
+
+
+def _closures(
+    trace: Trace, optimizer: Spans, feeding: Spans, lanes: NDArray[np.int64]
+) -> tuple[Spans, Spans]:
+    """Return the forwards and the backwards that optimizers ran as their closures.
+
+    A forward comes before a backward in the same call of the optimizer, and its operators have
+    numbers for autograd. An update runs without gradients, so its operators have none."""
+    ops, spans, marked = trace.ops, trace.annotations, _is_backward(trace)
+    ran = intersect(time_of(ops, marked), optimizer)
+    call = np.searchsorted(ran.start, optimizer.end) - 1  # the last backward in each call
+    rows = np.flatnonzero(np.searchsorted(ran.start, optimizer.start) <= call)
+    if not len(rows):
+        return NOTHING, NOTHING
+    before = union(optimizer.start[rows], ran.end[call[rows]])
+    zeroing = time_of(spans, trace.names_where(spans.name, _is_zeroing))
+    others = merge(feeding, zeroing)
+    inside = np.isin(ops.lane, lanes) & ~marked & (covered(before, ops.ts, ops.ts + 1) > 0)
+    numbered = (ops.sequence >= 0) & (covered(others, ops.ts, ops.ts + 1) == 0)
+    forward = subtract(time_of(ops, inside & numbered), ran)
+    others = merge(others, subtract(time_of(ops, inside & ~numbered), merge(forward, ran)))
+    return _stretches(forward, merge(others, ran)), _stretches(ran, merge(others, forward))
+
+
+def _is_zeroing(name: str) -> bool:
+    return name.startswith("Optimizer.zero_grad")
 
 
 def phase_codes(trace: Trace, links: Links, moments: Times) -> NDArray[np.int64]:
@@ -133,6 +164,8 @@ def _backward(trace: Trace, links: Links, taken: Spans) -> Spans:
 def _stretches(work: Spans, own: Spans) -> Spans:
     """Return spans from the first to the last piece of work in each stretch that `own` does not
     interrupt."""
+    if not len(work):
+        return work
     stretch = np.searchsorted(own.start, work.start, side="right")
     first = np.flatnonzero(np.diff(stretch, prepend=-1))
     last = np.append(first[1:], len(work)) - 1

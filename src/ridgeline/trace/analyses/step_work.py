@@ -299,7 +299,7 @@ def step_work(trace: Trace, links: Links, window: Window, device: Device | None)
 def _notes(trace: Trace, window: Window, counted: Counted, time: OperatorTime) -> tuple[str, ...]:
     notes = []
     if not window.steps:
-        notes.append("no step is marked: the whole window counts as one")
+        notes.append("no step is marked: the whole window counts as one step")
     if any(trace.device.graph > 0):
         notes.append(
             "kernels of replayed CUDA graphs have no operators: their FLOPs are not counted"

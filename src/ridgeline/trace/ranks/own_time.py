@@ -35,7 +35,7 @@ from ridgeline.trace.links import Links
 from ridgeline.trace.places import place_of, user_places
 from ridgeline.trace.ranks.collectives import collectives
 from ridgeline.trace.trace import Trace
-from ridgeline.trace.window import step_spans, steps_of
+from ridgeline.trace.window import marked_steps, step_spans
 
 MIN_WAITING_SHARE = 0.05
 """A phase counts as a waiting phase if some rank waits in collectives for this share of it."""
@@ -65,7 +65,7 @@ def own_time(trace: Trace, links: Links, window: Window, rank: int) -> OwnTime |
     """Return the times of the rank's phases, and of its waiting. Return None if the trace has no
     marked steps, or if its collectives ran on a device, where the host's phases do not show who
     waits."""
-    exchanges, steps_marked = collectives(trace, links), steps_of(trace)
+    exchanges, steps_marked = collectives(trace, links), marked_steps(trace)
     inside = (steps_marked.start >= window.start_ns) & (steps_marked.end <= window.end_ns)
     if exchanges.source != "host" or not inside.any():
         return None

@@ -3,7 +3,9 @@
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.rules.kept_graphs import graph_kept as look
+from ridgeline.diagnosis.rules.kept_graphs import memory_leak
 from ridgeline.records.run_summary import MemoryUse
+from ridgeline.records.step_work import StaysBehind
 from tests.unit.diagnosis.rules.made_up_memory import (
     FILE,
     GIB,
@@ -29,7 +31,7 @@ def test_growth_and_the_line_that_keeps_graphs_agree() -> None:
 
 
 def test_says_when_the_device_will_be_full() -> None:
-    (finding,) = look(growing(KEEPS_GRAPH, each=130 * MIB))
+    (finding,) = look(growing(KEEPS_GRAPH, each=130 * MIB, unrun=9.0))
     assert "the device's memory is full after 1.02 k steps (1 min 42 s)" in finding.claim
 
 
@@ -40,7 +42,7 @@ def test_sums_and_keys_keep_graphs_too() -> None:
         "seen[x] = held",
         "self.all.append(held)",
     ):
-        (finding,) = look(growing(KEEPS_GRAPH.replace("history.append(held)", line)))
+        (finding,) = look(growing(KEEPS_GRAPH.replace("history.append(held)", line), unrun=9.0))
         assert finding.line == 9, line
 
 
@@ -100,8 +102,32 @@ def test_a_loss_whose_backward_has_run_holds_no_megabytes() -> None:
     assert [f.line for f in look(growing(retained))] == [9]
 
 
+def test_a_tensor_kept_after_its_backward_takes_its_own_memory_only() -> None:
+    """`outputs.append(out)` behind the backward: the graph is freed, so detaching saves nothing."""
+    text = KEEPS_GRAPH.replace("held = F.mse_loss(model(x), y)", "held = model(x)")
+    kept = growing(text.replace("F.mse_loss(model(x), y)", "F.mse_loss(held, y)"))
+    assert not list(look(kept))
+    (finding,) = memory_leak(kept)
+    assert finding.line == 9
+    assert "detach" not in finding.change
+
+
+def test_one_block_a_step_is_the_kept_tensor_and_not_its_graph() -> None:
+    """`history.append(torch.cat([held, held]).clone())`: no backward runs its two nodes, which hold
+    nothing."""
+    made = growing(KEEPS_GRAPH, unrun=2.0)
+    assert made.traced_memory is not None
+    block = StaysBehind(block_bytes=8 * MIB, blocks=1.0, ops=("aten::cat",))
+    alone = replace(made.traced_memory, stays=(block,))
+    assert not list(look(replace(made, traced_memory=alone)))
+    assert [f.line for f in memory_leak(replace(made, traced_memory=alone))] == [9]
+    for more in ((replace(block, blocks=2.0),), (block, replace(block, block_bytes=4))):
+        graph = replace(made.traced_memory, stays=more)
+        assert list(look(replace(made, traced_memory=graph)))
+
+
 def test_on_a_host_the_traced_steps_and_the_resident_size_speak() -> None:
-    made = growing(KEEPS_GRAPH, gpu=False)
+    made = growing(KEEPS_GRAPH, gpu=False, unrun=9.0)
     (finding,) = look(replace(made, memory=MemoryUse(host_peak_bytes=GIB)))
     assert "the host's memory is full" in finding.claim
     assert finding.confidence == "high"
@@ -124,7 +150,7 @@ def test_the_change_takes_what_is_added_off_its_graph_not_the_sum() -> None:
         "history.append((x, held))": "history.append((x, held.detach()))",
         "history.append({'held': held})": "history.append({'held': held.detach()})",
     }.items():
-        (finding,) = look(growing(KEEPS_GRAPH.replace("history.append(held)", line)))
+        (finding,) = look(growing(KEEPS_GRAPH.replace("history.append(held)", line), unrun=9.0))
         assert finding.change == said
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ridgeline.diagnosis.case import Case
+from ridgeline.diagnosis.memory_room import growth
 from ridgeline.diagnosis.rules.kept_graphs import memory_leak as look
 from ridgeline.records.run import OutOfMemory
 from ridgeline.records.run_summary import MemoryUse
@@ -159,6 +160,38 @@ def decoding(text: str = KEEPS_NONE, work: int = 8 * MIB, **changed: Any) -> Cas
 def test_a_key_value_cache_is_no_leak() -> None:
     """Each token is computed from all that is kept: its work grows with it."""
     assert not list(look(decoding()))
+
+
+def test_a_cache_that_is_alive_twice_at_the_end_of_a_step_is_no_leak() -> None:
+    """`logits, past = model(token, past)`: the old cache and its longer copy are both alive when
+    the call returns, so memory grows twice as fast as the work."""
+    assert not list(look(decoding(work=4 * MIB - 64)))
+    assert list(look(decoding(KEEPS_TENSOR, work=MIB)))
+
+
+COLLECTS = """\
+import torch
+
+def predict(model, loader):
+    outputs = []
+    for x in loader:
+        outputs.append(model(x))
+    return torch.cat(outputs)
+"""
+
+
+def test_outputs_that_a_function_collects_and_joins_are_no_leak() -> None:
+    """The joined outputs are as large as the parts, so memory does not fall when the function
+    returns."""
+    made = decoding(COLLECTS, work=0)
+    place = Place(file=FILE, line=3, function="predict")
+    stays = (StaysBehind(block_bytes=8 * MIB, blocks=1.0, ops=("aten::addmm",), place=place),)
+    assert made.traced_memory is not None
+    traced = replace(made.traced_memory, stays=stays)
+    assert growth(replace(made, traced_memory=traced)) is None
+    for_good = COLLECTS.replace("    outputs = []\n", "").replace("outputs.append", "seen.append")
+    kept = decoding("seen = []\n" + for_good.replace("cat(outputs)", "ones(2)"), work=0)
+    assert growth(replace(kept, traced_memory=traced)) is not None
 
 
 def test_results_that_inference_keeps_for_good_are_a_leak() -> None:
