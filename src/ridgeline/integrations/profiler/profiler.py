@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ridgeline.errors import UsageError
 from ridgeline.integrations.profiler import layers
 from ridgeline.integrations.profiler.layers import (
     convolution_flops,
@@ -42,6 +43,16 @@ from ridgeline.integrations.profiler.layers import array_of
 T = TypeVar("T")
 
 
+def _asked_shape(given: Any) -> Shape:
+    """Return the sizes that a person gave. A tensor or an array stands for its own shape."""
+    try:
+        return tuple(int(size) for size in getattr(given, "shape", given))
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"{given!r} is not the shape of an input", "give its sizes, for example (32, 784)"
+        ) from error
+
+
 class Profiler:
     """Finds a model's parameters, FLOPs, memory and latency. As a context manager it times its
     block and leaves the milliseconds in `elapsed`."""
@@ -69,14 +80,14 @@ class Profiler:
 
     def count_flops(self, model: Any, input_shape: Shape) -> int:
         """Return the FLOPs of a forward pass of one sample, whatever the batch size."""
-        work = subject_of(model).count_shape(tuple(input_shape))
+        work = subject_of(model).count_shape(_asked_shape(input_shape))
         self._note_work(work)
         return self._keep("count_flops", work.flops_per_sample)
 
     def measure_memory(self, model: Any, input_shape: Shape) -> dict[str, float]:
         """Return the memory of a forward pass on a random input of this shape, in MiB."""
         subject = subject_of(model)
-        return self._memory(subject, subject.example(tuple(input_shape)))
+        return self._memory(subject, subject.example(_asked_shape(input_shape)))
 
     def measure_latency(
         self, model: Any, input_tensor: Any, warmup: int = 10, iterations: int = 100
@@ -94,7 +105,7 @@ class Profiler:
     def profile_layer(self, layer: Any, input_shape: Shape) -> dict[str, Any]:
         """Profile one layer on a random input: size, work, memory and speed."""
         subject = subject_of(layer)
-        example = subject.example(tuple(input_shape))
+        example = subject.example(_asked_shape(input_shape))
         work = subject.count_input(example)
         self._note_work(work)
         latency_ms = self._latency(subject, example, warmup=3, iterations=10)

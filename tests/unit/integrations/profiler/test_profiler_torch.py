@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from ridgeline.errors import UsageError
 from ridgeline.integrations.profiler import Profiler, analyze_weight_distribution, torch_subject
 from ridgeline.integrations.profiler.subject import Roof
 
@@ -166,3 +167,12 @@ def test_on_a_gpu_the_device_is_waited_for_and_its_allocator_read(profiler: Prof
     assert profile["forward_latency_ms"] > 0.1
     assert profile["forward_memory_mb"] >= 3 * 64
     assert profile["backward_source"] == "measured"
+
+
+def test_a_tensor_stands_for_its_shape_and_what_is_no_shape_is_refused() -> None:
+    profiler, model = Profiler(), nn.Linear(8, 4)
+    given = torch.zeros(2, 8)
+    assert profiler.count_flops(model, given) == profiler.count_flops(model, (2, 8))
+    for wrong in (8, "two by eight", None):
+        with pytest.raises(UsageError):
+            profiler.measure_memory(model, wrong)
