@@ -131,6 +131,7 @@ class Shortage(Struct, frozen=True, kw_only=True):
     free_bytes: int
     """Free on the device, outside what the allocator had reserved."""
     total_bytes: int
+    """Of the device; 0 where it is not known, as a snapshot does not say."""
     largest_free_bytes: int
     """The largest free block within what was reserved."""
     fragmented: bool
@@ -138,6 +139,7 @@ class Shortage(Struct, frozen=True, kw_only=True):
     place: Place | None = None
     phase: str = ""
     step: int | None = None
+    at_ns: int = 0
 
 
 class MemoryAdvice(Struct, frozen=True, kw_only=True):
@@ -154,11 +156,26 @@ class MemoryAdvice(Struct, frozen=True, kw_only=True):
     """The id of the fix that does it, if there is one."""
 
 
+class MemoryNote(StrEnum):
+    """Says what a study of memory lacks, or rests on. The comment names the facts of the reason."""
+
+    NO_STACKS = "memory.no-stacks"
+    NO_HISTORY = "memory.no-history"
+    NO_TIMES = "memory.no-times"
+    NO_STEPS = "memory.no-steps"
+    EVENTS_LOST = "memory.events-lost"  # bytes
+    BEFORE_RECORDING = "memory.before-recording"  # bytes
+    KINDS_BY_SIZE = "memory.kinds-by-size"  # bytes
+    DAMAGED = "memory.damaged"  # count
+    UNMATCHED = "memory.unmatched"  # count
+    END_DIFFERS = "memory.end-differs"  # replayed_bytes, snapshot_bytes
+
+
 class AdviceCode(StrEnum):
     """Says how memory can be saved. The comment names the facts of the reason."""
 
     EXPANDABLE_SEGMENTS = "memory.expandable-segments"  # stuck_bytes
-    CHECKPOINT = "memory.checkpoint"  # activations_bytes
+    CHECKPOINT = "memory.checkpoint"  # activations_bytes, repeats
     FREE_GRADIENTS = "memory.free-gradients"  # gradients_bytes
     SMALLER_BATCH = "memory.smaller-batch"  # activations_bytes, factor
     LOWER_PRECISION = "memory.lower-precision"  # activations_bytes
@@ -182,6 +199,8 @@ class DeviceMemory(Struct, frozen=True, kw_only=True):
     shortages: tuple[Shortage, ...] = ()
     advice: tuple[MemoryAdvice, ...] = ()
     """What saves most first."""
+    has_times: bool = True
+    """False: each moment is the number of an event, because the snapshot has no clock."""
     events: int = 0
     """Allocations and releases that were recorded."""
     events_lost: bool = False
