@@ -25,6 +25,7 @@ COMMANDS = {
     "model": "Show what a model costs: FLOPs, bytes, memory, latency, roofline.",
     "compare": "Compare variants: which is faster, and do they compute the same?",
     "trace": "Show what holds a traced program back, where time went, who was late.",
+    "memory": "Show the peak of a memory snapshot, who owned it, what grew, what would help.",
     "explain": "Explain the rule behind a finding: why it costs, and the fix.",
     "selftest": "Measure how often Ridgeline would be wrong on this machine.",
 }
@@ -34,6 +35,7 @@ Examples:
   ridgeline optimize train.py     the fixes that are proven to help, in a copy of the script
   ridgeline model net.py:build --input 32x3x224x224
   ridgeline trace trace.json.gz
+  ridgeline memory snapshot.pickle
 Each command has its own --help with examples.
 """
 

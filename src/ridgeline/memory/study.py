@@ -2,7 +2,7 @@
 what would have helped."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -48,14 +48,15 @@ def study_snapshot(
     *,
     device: int | None = None,
     max_bytes: int | None = None,
-    total_bytes: Mapping[int, int] | None = None,
-    outside_bytes: Mapping[int, int] | None = None,
+    total_bytes: int = 0,
+    outside_bytes: int | None = None,
 ) -> MemoryStudy:
     """Read a snapshot and study it, or one device of it.
 
     A snapshot does not say how large its device is, nor what else was in use there: where the
-    caller knows, `total_bytes` and `outside_bytes` say it for each device. `max_bytes` limits the
-    unpacked size of the file. Raise RidgelineError if the file cannot be read.
+    caller knows, `total_bytes` and `outside_bytes` say it of the device that ran out of memory, or
+    of the only one. `max_bytes` limits the unpacked size of the file. Raise RidgelineError if the
+    file cannot be read.
     """
     snapshot = read_snapshot(path, max_bytes=max_bytes)
     devices = snapshot.devices
@@ -70,8 +71,9 @@ def study_snapshot(
             snapshot,
             number,
             sites,
-            (total_bytes or {}).get(number, 0),
-            (outside_bytes or {}).get(number),
+            total_bytes,
+            outside_bytes,
+            is_only=len(devices) == 1,
         )
         for number in ([device] if device is not None else devices)
     ]
@@ -101,13 +103,16 @@ class DeviceStudy:
         sites: CallSites,
         total_bytes: int,
         outside_bytes: int | None,
+        *,
+        is_only: bool,
     ) -> None:
         self.snapshot = snapshot
         self.device = device
         self.sites = sites
-        self.total_bytes = total_bytes
-        self.outside_bytes = outside_bytes
         self.timeline = Timeline(snapshot, device)
+        is_meant = is_only or len(self.timeline.shortages) > 0
+        self.total_bytes = total_bytes if is_meant else 0
+        self.outside_bytes = outside_bytes if is_meant else None
         self.steps = TrainingSteps(self.timeline, sites)
         self.kinds = BlockKinds(self.steps)
 

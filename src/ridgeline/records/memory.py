@@ -223,3 +223,31 @@ class MemoryStudy(Struct, frozen=True, kw_only=True):
     """False: a snapshot of the segments alone, without the events before it."""
     steps: int = 0
     notes: tuple[Reason, ...] = ()
+
+
+class MemoryChange(Struct, frozen=True, kw_only=True):
+    """One number of two studies."""
+
+    of: Literal["total", "kind", "line", "module"]
+    name: str
+    """peak, reserved, free in partly used segments; a kind; a path of modules; "" for a line."""
+    before_bytes: int
+    after_bytes: int
+    place: Place | None = None
+    """The line, as it is numbered afterwards if it is still there."""
+    kind: MemoryKind | None = None
+
+    @property
+    def change_bytes(self) -> int:
+        return self.after_bytes - self.before_bytes
+
+
+class MemoryComparison(Struct, frozen=True, kw_only=True):
+    """Two studies of memory: what needs more at the peak, and what less."""
+
+    before: MemoryStudy
+    after: MemoryStudy
+    before_device: str
+    after_device: str
+    changes: tuple[MemoryChange, ...]
+    """Within each of `of` the largest change first; the peak is the first of all."""

@@ -8,6 +8,7 @@ part makes names of kernels, lines and functions short enough for a table, and s
 import re
 import unicodedata
 
+from ridgeline.records import facts
 from ridgeline.records.trace import Place
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -119,7 +120,7 @@ def _outer(name: str) -> str:
     return "".join(kept).replace(" >", ">").replace("<, ", "<")
 
 
-def place_name(place: Place | None) -> str:
+def place_name(place: Place | facts.Place | None) -> str:
     """Return "train.py:63 step", with at most one folder before the file."""
     if place is None:
         return ""

@@ -24,6 +24,8 @@ from ridgeline.records.trial import Applied, TrialFailure
 from ridgeline.records.verdict import Deciding, Verdict
 from ridgeline.report.fix_reasons import TEMPLATES as FIXES
 from ridgeline.report.fix_reasons import UNITS as FIX_UNITS
+from ridgeline.report.memory_reasons import TEMPLATES as MEMORY
+from ridgeline.report.memory_reasons import UNITS as MEMORY_UNITS
 from ridgeline.report.numbers import figure, signed
 from ridgeline.report.run_reasons import NUMBERS, PARTS_OF_STEP, QUESTIONS
 from ridgeline.report.run_reasons import TEMPLATES as RUN
@@ -233,7 +235,7 @@ _DISTURBANCES: dict[str, str] = {
     Disturbance.ON_DEVICE: "{device}: {cause}",
 }
 TEMPLATES: dict[str, str] = {
-    **RUN, **FIXES, **_TRIALS, **_SEARCH, **_VERDICTS, **_OUTCOMES, **_DISTURBANCES
+    **RUN, **FIXES, **MEMORY, **_TRIALS, **_SEARCH, **_VERDICTS, **_OUTCOMES, **_DISTURBANCES
 }  # fmt: skip
 """Code to template."""
 
@@ -266,6 +268,7 @@ def _rough_percent(share: float) -> str:
 
 _UNITS: Mapping[str, Callable[[Any], str]] = {
     **FIX_UNITS,
+    **MEMORY_UNITS,
     "bytes": units.bytes_,
     "count": units.count,
     "percent": units.percent,

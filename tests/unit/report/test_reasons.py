@@ -9,6 +9,7 @@ from ridgeline.records.comparison import VerdictCode
 from ridgeline.records.facts import because
 from ridgeline.records.finding import AnswerCode
 from ridgeline.records.machine import Disturbance
+from ridgeline.records.memory import AdviceCode, MemoryNote
 from ridgeline.records.optimized import Earlier, SearchCode
 from ridgeline.records.parity import OutcomeCode
 from ridgeline.records.reason_codes import ByHand, Done, Obstacle, Skip, SkipKind
@@ -34,6 +35,8 @@ ENUMS = [
     OutcomeCode,
     Disturbance,
     AnswerCode,
+    AdviceCode,
+    MemoryNote,
 ]
 
 

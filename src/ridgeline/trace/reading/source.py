@@ -22,15 +22,14 @@ MIN_BOMB_BYTES = 1 << 28
 """A file is refused that unpacks to more than 256 MiB and more than 250 times its size. Real traces
 pack 10 to 30 to 1, grown ones 60 to 1."""
 
+_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_PICKLE = "a pickle (a memory snapshot?) and not a trace: ridgeline memory reads memory snapshots"
 _FOREIGN = {
     b"PK\x03\x04": "a zip archive: unpack it and name the trace inside",
     b"BZh": "packed with bzip2, which this does not read: unpack it first",
     b"\xfd7zXZ": "packed with xz, which this does not read: unpack it first",
     b"SQLite format 3": "an SQLite database (an Nsight Systems export?), not a PyTorch trace",
-    **dict.fromkeys(
-        (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
-        "a pickle, not a trace; a memory snapshot has no times in it",
-    ),
+    **dict.fromkeys(_PICKLES, _PICKLE),
     b"PAR1": "a Parquet file; give the trace it was made from",
     b"%PDF": "a PDF, not a trace",
     b"\x7fELF": "a program, not a trace",
@@ -61,6 +60,8 @@ class Source:
             large = self.path.stat().st_size > 4 * BLOCK_BYTES
             blocks = _gathered(self._unpacked())
             for block in _ahead(blocks) if large else blocks:
+                if not self.text_bytes and block.startswith(_PICKLES):
+                    raise RidgelineError(f"{self.path}: {_PICKLE}")
                 self.text_bytes += len(block)
                 yield block
         except (OSError, ValueError) as error:
