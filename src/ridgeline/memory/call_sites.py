@@ -202,6 +202,11 @@ class CallSites:
             self._places[stack] = inner, outer
         return self._places[stack]
 
+    def innermost(self, stack: int) -> int:
+        """Return the innermost frame of Python; -1 if the stack has none."""
+        members = self.stacks.of(stack)
+        return next((m for m in members if not self.frame_parts[m] & Part.NATIVE), -1)
+
     def is_own(self, frame: int) -> bool:
         return bool(self.frame_parts[frame] & Part.OWN)
 

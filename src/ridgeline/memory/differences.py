@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from ridgeline.records.facts import Place
 from ridgeline.records.memory import (
@@ -15,6 +15,8 @@ from ridgeline.records.memory import (
 )
 
 Line = tuple[Place | None, MemoryKind]
+Sums = dict[Line, tuple[Place | None, int]]
+"""The place and the bytes of each line."""
 
 
 def differences(before: MemoryStudy, after: MemoryStudy) -> MemoryComparison:
@@ -73,28 +75,37 @@ def _lines(before: Iterable[Owner], after: Iterable[Owner]) -> list[MemoryChange
         )
         for line in exact
     ]  # fmt: skip
-    moved: dict[Line, list[int]] = defaultdict(lambda: [0, 0])
-    places: dict[Line, Place | None] = {}
+    return _ordered([*changes, *_moved_lines(sums, exact)])
+
+
+def _moved_lines(sums: Sequence[Sums], exact: Set[Line]) -> Iterator[MemoryChange]:
+    """Yield the changes of lines without an equal one. Where a function has as many of them before
+    as afterwards they are compared in their order, else all together."""
+    functions: dict[Line, tuple[list[Line], list[Line]]] = defaultdict(lambda: ([], []))
     for side, owners in enumerate(sums):
-        for line, (place, size) in owners.items():
-            if line not in exact:
-                function = (_without_line(line[0]), line[1])
-                moved[function][side] += size
-                places[function] = place  # afterwards, if it is still there
-    changes += [
-        MemoryChange(
-            of="line", name="", place=places[line], kind=line[1],
-            before_bytes=sizes[0], after_bytes=sizes[1],
-        )
-        for line, sizes in moved.items()
-    ]  # fmt: skip
-    return _ordered(changes)
+        for line in owners.keys() - exact:
+            functions[_without_line(line[0]), line[1]][side].append(line)
+    for lines in functions.values():
+        ordered = [sorted(side, key=lambda line: (line[0] and line[0].line) or 0) for side in lines]
+        groups = [(ordered[0], ordered[1])]
+        if len(ordered[0]) == len(ordered[1]):
+            groups = [([one], [other]) for one, other in zip(*ordered, strict=True)]
+        for before, after in groups:
+            sizes = [
+                sum(owners[line][1] for line in side)
+                for owners, side in zip(sums, (before, after), strict=True)
+            ]
+            shown = sums[1][after[0]] if after else sums[0][before[0]]
+            yield MemoryChange(
+                of="line", name="", place=shown[0], kind=(after or before)[0][1],
+                before_bytes=sizes[0], after_bytes=sizes[1],
+            )  # fmt: skip
 
 
-def _sums(owners: Iterable[Owner]) -> dict[Line, tuple[Place | None, int]]:
+def _sums(owners: Iterable[Owner]) -> Sums:
     """Return the place and the bytes of each line, by a key that has no folders: the two programs
     may have run elsewhere."""
-    sums: dict[Line, tuple[Place | None, int]] = {}
+    sums: Sums = {}
     for owner in owners:
         key = (_without_folder(owner.place), owner.kind)
         sums[key] = (owner.place, sums.get(key, (None, 0))[1] + owner.bytes)

@@ -23,8 +23,9 @@ Put = Callable[[Bools, MemoryKind], None]
 
 KINDS = tuple(MemoryKind)
 CODES = {kind: code for code, kind in enumerate(KINDS)}
-WORKSPACE_BYTES = (8_519_680, 33_554_432)
-"""What cuBLAS takes for each stream: 8.125 MiB, and 32 MiB on Hopper and later."""
+ODD_WORKSPACE_BYTES, ROUND_WORKSPACE_BYTES = 8_519_680, 33_554_432
+"""What cuBLAS takes for each stream: 8.125 MiB, a size that no tensor has by chance, and 32 MiB on
+Hopper and later."""
 MAX_WORKSPACES = 8
 """More blocks of such a size that are never released are no workspaces."""
 
@@ -144,12 +145,23 @@ class BlockKinds:
         sizes = self.timeline.blocks.size
         found = np.zeros(len(sizes), np.bool_)
         by_operator = self._from_backward | self._has(Part.MODULE | Part.FORWARD | Part.LOSS)
-        for size in WORKSPACE_BYTES:
+        for size in (ODD_WORKSPACE_BYTES, ROUND_WORKSPACE_BYTES):
             same = sizes == size
             fits = same & by_operator & self._stays
+            if size == ROUND_WORKSPACE_BYTES:
+                fits &= self._in_torch | self._from_backward
             if 0 < np.count_nonzero(same) == np.count_nonzero(fits) <= MAX_WORKSPACES:
                 found |= fits
         return found
+
+    @cached_property
+    def _in_torch(self) -> Bools:
+        """Return which blocks were allocated below a Python function of torch's, such as a module's
+        forward, and not by an expression of the program's own."""
+        inner = [self.sites.innermost(stack) for stack in range(len(self.sites.stacks))]
+        own = [number >= 0 and self.sites.is_own(number) for number in inner]
+        in_torch: Bools = ~np.array([*own, True], np.bool_)[self.timeline.blocks.stack]
+        return in_torch
 
     def _put_backward(self, put: Put) -> None:
         """A gradient outlives the backward: it still lives when anything else happens."""
@@ -198,7 +210,7 @@ class BlockKinds:
         """Whether the stack of each block allocates in a single step."""
         rows = np.flatnonzero(self.timeline.is_alloc & (self.timeline.stack >= 0))
         stacks, steps = self.timeline.stack[rows], self.steps.step_of(rows)
-        most = np.zeros(len(self.sites.stacks) + 1, np.int64)
+        most = np.full(len(self.sites.stacks) + 1, -2, np.int64)  # -1 is before the first step
         least = np.full(len(most), len(self.timeline), np.int64)
         np.maximum.at(most, stacks, steps)
         np.minimum.at(least, stacks, steps)

@@ -102,6 +102,10 @@ class Timeline:
         is_first = np.append(True, address[1:] != address[:-1])[: len(rows)]
         end = np.append(rows[1:], len(self))[: len(rows)]
         end[is_last] = len(self)
+        in_use, seen = self._in_use_at_the_end, np.unique(address)
+        in_segments = self.snapshot.blocks(self.device)["address"][in_use]
+        awaiting = is_last & ~is_first & ~is_alloc & np.isin(address, in_segments)
+        end[np.flatnonzero(awaiting[1:])] = len(self)  # another stream still uses the block
         early = np.flatnonzero(is_first & ~is_alloc)
         after_free = np.flatnonzero(~is_first & ~is_alloc) - 1
         self.unmatched = int(np.count_nonzero(~is_alloc[after_free]))
@@ -110,8 +114,7 @@ class Timeline:
             (rows[own], end[own], self.event_size[rows[own]], self.stack[rows[own]], address[own]),
             _before(rows[early], self.event_size[rows[early]], address[early]),
         ]
-        open_addresses = address[own][end[own] == len(self)]
-        parts.append(self._there_at_the_end(open_addresses))
+        parts.append(self._there_at_the_end(in_use, seen))
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         made = Blocks(*columns)
         self._complete_stacks(made)
@@ -184,11 +187,15 @@ class Timeline:
         freed: Bools = ending | (self.action == FREE)
         return freed
 
-    def _there_at_the_end(self, known: Ints) -> tuple[Ints, ...]:
-        """Return the blocks in use in the segments that no event allocated."""
+    @cached_property
+    def _in_use_at_the_end(self) -> Ints:
+        """The rows of the blocks that the segments have in use."""
+        return np.flatnonzero(self.snapshot.blocks(self.device)["state"] != INACTIVE)
+
+    def _there_at_the_end(self, in_use: Ints, seen: Ints) -> tuple[Ints, ...]:
+        """Return the blocks in use in the segments of which no event tells."""
         blocks = self.snapshot.blocks(self.device)
-        rows = np.flatnonzero(blocks["state"] != INACTIVE)
-        rows = rows[~np.isin(blocks["address"][rows], known)]
+        rows = in_use[~np.isin(blocks["address"][in_use], seen)]
         start, _, size, _, address = _before(
             rows, blocks["requested"][rows], blocks["address"][rows]
         )

@@ -18,6 +18,8 @@ MIN_SHARE_WITH_STACKS = 0.1
 """If fewer allocations than this share have a stack, none is taken for the backward's because it
 has none."""
 MIN_REPEATS = 3
+MIN_REPEATING_LINES = 2
+MIN_RELEASED_SHARE = 0.5
 MAX_UNEVENNESS = 0.5
 """The largest deviation of the distances between repetitions, relative to their median."""
 _STEP_NAMES = ("ProfilerStep", "train_step", "training_step")
@@ -148,21 +150,33 @@ class TrainingSteps:
         return ends
 
     def _repeating(self) -> Ints:
-        """Return where a line allocates that does so as often as most lines do, at even
+        """Return where a line allocates that does so as often as another one, at even
         distances."""
         rows = self._allocs[self.timeline.stack[self._allocs] >= 0]
         _, inverse, counts = np.unique(
             self.timeline.stack[rows], return_inverse=True, return_counts=True
         )
-        often = counts[counts >= MIN_REPEATS]
-        if not len(often):
+        values, votes = np.unique(counts[counts >= MIN_REPEATS], return_counts=True)
+        values = values[votes >= MIN_REPEATING_LINES]
+        if not len(values):
             return np.zeros(0, np.int64)
-        values, votes = np.unique(often, return_counts=True)
-        number = int(values[np.argmax(votes)])
-        for stack in np.flatnonzero(counts == number):
+        # A line in a loop over layers allocates several times a step: the smallest number counts.
+        for stack in np.flatnonzero(counts == values[0]):
             times: Ints = rows[inverse == stack]
             gaps = np.diff(times)
             middle = float(np.median(gaps))
-            if middle > 1 and float(np.median(np.abs(gaps - middle))) <= MAX_UNEVENNESS * middle:
+            is_even = float(np.median(np.abs(gaps - middle))) <= MAX_UNEVENNESS * middle
+            if middle > 1 and is_even and self._is_released(times):
                 return times
         return np.zeros(0, np.int64)
+
+    def _is_released(self, times: Ints) -> bool:
+        """Return whether most bytes are released in the period that follows theirs. They are not
+        where a loop over layers keeps activations: its turns are no steps."""
+        blocks = self.timeline.blocks
+        rows = np.flatnonzero((blocks.start >= times[0]) & (blocks.start < times[-1]))
+        periods = np.searchsorted(times, blocks.start[rows], side="right")
+        ends = np.append(times, len(self.timeline))[np.minimum(periods + 1, len(times))]
+        released = blocks.end[rows] < ends
+        size = blocks.size[rows]
+        return bool(size[released].sum() >= MIN_RELEASED_SHARE * size.sum())

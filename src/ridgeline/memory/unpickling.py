@@ -299,13 +299,12 @@ _EVENT_COLUMNS = ("action", "address", "event_size", "event_stream", "time_us", 
 
 def _add_events(made: Columns, events: list[Any]) -> None:
     number = _ACTION_NUMBERS
-    made.add("action", "B", [number.get(e["action"], OTHER_ACTION) for e in events])
     try:
-        made.add("address", "Q", [e["addr"] for e in events])
+        addresses = [e["addr"] for e in events]
     except KeyError:  # a shortage has the free bytes of the device in place of an address
-        made.arrays["address"] = made.arrays["address"][: len(made.arrays["stack"])]
         addresses = [e.get("addr", e.get("device_free", 0)) for e in events]
-        made.add("address", "Q", addresses)
+    made.add("action", "B", [number.get(e["action"], OTHER_ACTION) for e in events])
+    made.add("address", "Q", addresses)
     made.add("event_size", "q", [e.get("size", 0) for e in events])
     made.add("event_stream", "q", [e.get("stream", 0) for e in events])
     made.add("time_us", "q", [e.get("time_us", -1) for e in events])
