@@ -53,7 +53,7 @@ def advice(
         *_logits(kinds, live),
         *_states(kinds, live),
         *_growth(kinds, growth),
-        *_segments(fragmentation, shortages),
+        *_segments(kinds, fragmentation, shortages, peak),
     ]
     if outside_bytes:
         way = because(AdviceCode.OTHER_PROCESSES, bytes=outside_bytes)
@@ -185,15 +185,25 @@ def _growth(kinds: BlockKinds, growth: Iterable[Growth]) -> Iterator[MemoryAdvic
 
 
 def _segments(
-    fragmentation: Fragmentation | None, shortages: tuple[Shortage, ...]
+    kinds: BlockKinds,
+    fragmentation: Fragmentation | None,
+    shortages: tuple[Shortage, ...],
+    peak: int,
 ) -> Iterator[MemoryAdvice]:
+    """Of what is free between blocks at the end, only what had to be reserved beyond the peak would
+    have been saved."""
     if fragmentation is None or fragmentation.expandable:
         return
+    reserved = fragmentation.reserved_bytes
+    if len(kinds.timeline):
+        reserved = int(kinds.timeline.reserved.max())
+    saved = min(fragmentation.expandable_saves_bytes, max(reserved - peak, 0))
     asked = max((s.requested_bytes for s in shortages if s.fragmented), default=0)
-    if fragmentation.expandable_saves_bytes or asked:
+    if saved or asked:
+        stuck = because(AdviceCode.EXPANDABLE_SEGMENTS, stuck_bytes=fragmentation.stuck_bytes)
         yield MemoryAdvice(
-            reason=because(AdviceCode.EXPANDABLE_SEGMENTS, stuck_bytes=fragmentation.stuck_bytes),
-            saves_bytes=max(fragmentation.expandable_saves_bytes, asked),
+            reason=stuck,
+            saves_bytes=max(saved, asked),
             is_bound=True,
             slowdown=1.0,
             fix="expandable-segments",

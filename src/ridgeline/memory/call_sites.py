@@ -58,7 +58,9 @@ _TORCH = re.compile(
     r"(^|(site|dist)-packages[/\\])torch[/\\]"
     r"|[/\\]torch[/\\](nn|autograd|utils|optim|cuda|profiler|distributed|amp|_|functional\.py)"
 )
-_NATIVE_FILE = re.compile(r"\.(cpp|cc|c|cu|cuh|h|hpp|pyx|S)$|^\?\?$|^$|\.so(\.\d+)*$")
+_PYTHON_FILE = re.compile(r"\.(py|pyc|ipynb)$|^<|[/\\][^./\\]+$")
+"""Files of Python, among them programs without an ending such as bin/torchrun. All others are of
+C++: engine.cpp, libtorch.so, thread48.o, ??."""
 _OPTIMIZERS = re.compile(
     r"[/\\](torch[/\\]optim|bitsandbytes[/\\]optim|apex[/\\]optimizers|torchao[/\\]optim"
     r"|deepspeed[/\\]ops[/\\](adam|lamb|lion))[/\\](?!lr_scheduler|swa_utils)"
@@ -87,7 +89,7 @@ _AUTOGRAD_ENTRY = re.compile(r"[/\\]torch[/\\](autograd|utils[/\\]checkpoint|nn[
 def part_of(file: str, function: str) -> Part:
     """Return what one frame says."""
     name = function.rpartition(".")[2]
-    if _NATIVE_FILE.search(file) or "::" in function:
+    if not _PYTHON_FILE.search(file) or "::" in function:
         part = Part.NATIVE
         if _WORKSPACE.search(function):
             part |= Part.WORKSPACE
@@ -230,17 +232,18 @@ class CallSites:
 
     def _path(self, stack: int) -> list[str]:
         path: list[str] = []
-        members = list(reversed(self.stacks.of(stack)))  # outermost first
-        caller = -1
-        for number, frame in enumerate(members):
+        caller, was_module = -1, False
+        for frame in reversed(self.stacks.of(stack)):  # outermost first
             part = int(self.frame_parts[frame])
-            file, _, function = self.stacks.frames[frame]
-            if part & Part.MODULE or part & Part.NATIVE:
+            if part & Part.NATIVE:  # C++ stands between any two functions of Python
                 continue
-            before = int(self.frame_parts[members[number - 1]]) if number else 0
-            if before & Part.MODULE:
+            if part & Part.MODULE:
+                was_module = True
+                continue
+            if was_module:
+                file, _, function = self.stacks.frames[frame]
                 path.append(self._module_name(file, function, part, caller))
-            caller = frame
+            caller, was_module = frame, False
         return path
 
     def _module_name(self, file: str, function: str, part: int, caller: int) -> str:

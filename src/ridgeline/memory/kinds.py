@@ -188,7 +188,9 @@ class BlockKinds:
         needed = self._outlives(self.steps.in_backward)
         put(in_module & needed, MemoryKind.ACTIVATION)
         put(in_module, MemoryKind.TEMPORARY)
-        inside = has_stack & self._recorded & (self._step_of_start >= 0)
+        inside = has_stack & self._recorded
+        if self.steps.count:
+            inside &= self._step_of_start >= 0
         before_backward = self._next(self.steps.in_backward) < self._end_of_step
         put(inside & needed & before_backward, MemoryKind.ACTIVATION)
         put(
@@ -237,9 +239,11 @@ class BlockKinds:
         return inputs
 
     def _put_from_before(self, kinds: NDArray[np.int8], known: Bools) -> None:
-        """Give blocks that were there before the recording a kind by their sizes. For each
-        gradient there is a parameter of its size, and for Adam there are two states."""
+        """Give blocks that were there before the recording a kind by what released them, or else by
+        their sizes. For each gradient there is a parameter of its size, and for Adam there are two
+        states."""
         blocks = self.timeline.blocks
+        self._put_released(kinds, known)
         rows = np.flatnonzero(~self._recorded & ~known & self._stays)
         gradients = self._gradient_sizes(kinds)
         if not len(rows) or not gradients:
@@ -251,12 +255,30 @@ class BlockKinds:
             kinds[states] = CODES[MemoryKind.OPTIMIZER_STATE]
             self.bytes_by_size += size * (len(parameters) + len(states))
 
+    def _put_released(self, kinds: NDArray[np.int8], known: Bools) -> None:
+        """Give blocks that were there before the recording a kind by the work that released them:
+        an optimizer that makes its state anew, `zero_grad`, or the backward."""
+        blocks = self.timeline.blocks
+        rows = np.flatnonzero(~self._recorded & ~known & ~self._stays)
+        stacks = self.timeline.stack[blocks.end[rows]]
+        parts = self.sites.parts[stacks]
+        by_update = (parts & Part.UPDATE) != 0
+        by_zero_grad = ((parts & Part.OPTIMIZER) != 0) & ~by_update
+        in_backward = (parts & Part.BACKWARD) != 0
+        for chosen, kind in (
+            (by_update, MemoryKind.OPTIMIZER_STATE),
+            (by_zero_grad, MemoryKind.GRADIENT),
+            (in_backward, MemoryKind.ACTIVATION),
+        ):
+            kinds[rows[chosen]] = CODES[kind]
+            known[rows[chosen]] = True
+
     def _gradient_sizes(self, kinds: NDArray[np.int8]) -> Counter[int]:
-        """Return how many gradients of each size the fullest step makes."""
+        """Return how many gradients of each size live when the gradients take most memory."""
         rows = np.flatnonzero((kinds == CODES[MemoryKind.GRADIENT]) & self._recorded)
         if not len(rows):
             return Counter()
-        steps = self._step_of_start[rows]
-        numbers, sums = np.unique(steps, return_counts=True)
-        fullest = rows[steps == numbers[np.argmax(sums)]]
-        return Counter(self.timeline.blocks.size[fullest].tolist())
+        moment = int(np.argmax(self.timeline.level(rows)))
+        blocks = self.timeline.blocks
+        live = rows[(blocks.start[rows] <= moment) & (blocks.end[rows] > moment)]
+        return Counter(blocks.size[live].tolist())

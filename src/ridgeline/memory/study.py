@@ -14,7 +14,7 @@ from ridgeline.memory.fragmentation import fragmentation, largest_free
 from ridgeline.memory.growth import growth
 from ridgeline.memory.kinds import KINDS, BlockKinds
 from ridgeline.memory.snapshot import Ints, Snapshot, read_snapshot
-from ridgeline.memory.timeline import Timeline
+from ridgeline.memory.timeline import BEFORE, Timeline
 from ridgeline.memory.training_steps import TrainingSteps
 from ridgeline.records.facts import Place, Reason, because
 from ridgeline.records.memory import (
@@ -38,6 +38,7 @@ MAX_STACK_DEPTH = 100
 MIN_STACK_SHARE = 1e-4
 """A frame that holds a smaller share of the peak is not drawn by itself."""
 MAX_SHORTAGES = 20
+MIN_LOST_SHARE = 0.05
 MAX_END_DIFFERENCE = 0.01
 """The replayed events and the segments may differ by this share at the end: they are not recorded
 in the same instant."""
@@ -199,14 +200,14 @@ class DeviceStudy:
         return dict(ordered[:MAX_MODULES])
 
     def _tree(self, live: Ints) -> tuple[StackMemory, ...]:
-        """Return the tree of the stacks of the live blocks, without calls of modules, which double
-        each level, and without frames too small to be seen."""
+        """Return the tree of the stacks of the live blocks, without calls of modules and C++, which
+        double each level, and without frames too small to be seen."""
         sizes: dict[tuple[int, ...], list[int]] = defaultdict(lambda: [0, 0])
         for stack, size, count in self._by_stack(live, self.timeline.blocks.stack[live]):
             path = [
                 frame
                 for frame in reversed(self.sites.stacks.of(stack))
-                if not self.sites.frame_parts[frame] & Part.MODULE
+                if not self.sites.frame_parts[frame] & (Part.MODULE | Part.NATIVE)
             ][:MAX_STACK_DEPTH]
             for depth in range(1, len(path) + 1):
                 entry = sizes[tuple(path[:depth])]
@@ -309,8 +310,9 @@ class DeviceStudy:
         blocks = self.timeline.blocks
         if not len(self.timeline):
             return 0
-        lost = (blocks.start < 0) & (blocks.stack >= 0)
-        return int(blocks.size[lost].sum())
+        lost = int(blocks.size[(blocks.start < 0) & (blocks.stack >= 0)].sum())
+        # A few blocks may be left from an earlier recording of the same program.
+        return lost if lost >= MIN_LOST_SHARE * self.timeline.bytes_at(BEFORE) else 0
 
     def _notes(self) -> Iterator[Reason]:
         timeline, blocks = self.timeline, self.timeline.blocks

@@ -20,6 +20,8 @@ has none."""
 MIN_REPEATS = 3
 MIN_REPEATING_LINES = 2
 MIN_RELEASED_SHARE = 0.5
+MAX_SHARE_ONCE = 0.05
+"""Share of the lines in modules that may come and go only once or twice: in a warm-up."""
 MAX_UNEVENNESS = 0.5
 """The largest deviation of the distances between repetitions, relative to their median."""
 _STEP_NAMES = ("ProfilerStep", "train_step", "training_step")
@@ -150,8 +152,11 @@ class TrainingSteps:
         return ends
 
     def _repeating(self) -> Ints:
-        """Return where a line allocates that does so as often as another one, at even
-        distances."""
+        """Return where a line allocates that does so as often as another one, at even distances: a
+        step of a program that does not train. Of a training that did not show more than one step, a
+        loop over layers would be found."""
+        if self.in_backward.any() or np.any(self.parts & Part.OPTIMIZER):
+            return np.zeros(0, np.int64)
         rows = self._allocs[self.timeline.stack[self._allocs] >= 0]
         _, inverse, counts = np.unique(
             self.timeline.stack[rows], return_inverse=True, return_counts=True
@@ -166,9 +171,19 @@ class TrainingSteps:
             gaps = np.diff(times)
             middle = float(np.median(gaps))
             is_even = float(np.median(np.abs(gaps - middle))) <= MAX_UNEVENNESS * middle
-            if middle > 1 and is_even and self._is_released(times):
+            if middle > 1 and is_even and self._is_released(times) and not self._is_single(times):
                 return times
         return np.zeros(0, np.int64)
+
+    def _is_single(self, times: Ints) -> bool:
+        """Return whether the repetition lies within one forward: then there are modules around it,
+        such as an embedding and a head, whose memory comes and goes once."""
+        blocks = self.timeline.blocks
+        passing = blocks.stack[(blocks.start >= 0) & (blocks.end < len(self.timeline))]
+        passing = passing[(self.sites.parts[passing] & Part.MODULE) != 0]
+        stacks, counts = np.unique(passing, return_counts=True)
+        once = np.count_nonzero(counts < min(MIN_REPEATS, len(times)))
+        return bool(once > MAX_SHARE_ONCE * len(stacks))
 
     def _is_released(self, times: Ints) -> bool:
         """Return whether most bytes are released in the period that follows theirs. They are not

@@ -9,7 +9,7 @@ library alone. Three things protect the user:
    so that no list of harmless ones is needed.
 2. Limits on memory, on processor time, on other processes, and on what may be written.
 3. Only the places where a snapshot has its lists are visited, each list once, and no more items are
-   visited than the file has bytes: a few bytes of a pickle can stand for a tree that has no end.
+   visited than `ITEMS_PER_BYTE` allows: a few bytes of a pickle can stand for a tree without end.
 """
 
 import gc
@@ -22,8 +22,9 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from operator import itemgetter
 from typing import Any
 
 MAX_TEXT_LENGTH = 4096
@@ -32,7 +33,9 @@ MAX_SETTINGS = 100
 MAX_ANNOTATIONS = 1_000_000
 MAX_DEVICES = 4096
 MAX_FRAMES_PER_STACK = 2048
-MIN_ITEMS = 10_000
+MIN_ITEMS, ITEMS_PER_BYTE = 10_000, 8
+MAX_KNOWN_LISTS = 1 << 16
+"""Lists of frames that are remembered by their identity: neighbouring events share them."""
 READ_BYTES = 1 << 20
 ACTIONS = (
     "alloc", "free_requested", "free_completed", "free", "segment_alloc", "segment_free",
@@ -44,6 +47,7 @@ STATES = ("inactive", "active_allocated", "active_pending_free", "active_awaitin
 _ACTION_NUMBERS = {name: number for number, name in enumerate(ACTIONS)}
 _STATE_NUMBERS = {name: number for number, name in enumerate(STATES)}
 _MAX_SIZE = 1 << 62
+_FRAMES = itemgetter("frames")
 
 
 class Refusal(StrEnum):
@@ -190,36 +194,41 @@ class Columns:
         if self.items_left < 0:
             raise Refused(Refusal.TOO_MANY_ITEMS)
 
-    def add(self, name: str, typecode: str, values: Iterable[Any]) -> None:
-        column = self.arrays.setdefault(name, array(typecode))
-        column.extend(values)
+    def add(self, name: str, typecode: str, values: Sequence[Any]) -> None:
+        self.arrays.setdefault(name, array(typecode)).extend(array(typecode, values))
 
     def stack(self, frames: Any) -> int:
         """Return the number of a stack; -1 for an empty one."""
-        number = self._stack_of_list.get(id(frames))
-        return self._new_stack(frames) if number is None else number
+        return self._new_stack(frames) if frames else -1
 
     def stacks(self, events: list[dict[str, Any]]) -> "array[int]":
         """Return the number of the stack of each event. torch makes a list for each event, with
         dicts that all events share, so that most lists are known by the identities in them."""
-        known, new, ids = self._stack_of_list.get, self._new_stack, id
         numbers = array("i")
-        append = numbers.append
-        for event in events:
-            frames = event.get("frames")
-            number = known(ids(frames))
-            append(new(frames) if number is None else number)
+        append, new = numbers.append, self._new_stack
+        last, number = None, -1
+        for frames in map(_FRAMES, events):
+            if frames is not last:  # a release is requested and completed with one list
+                number = new(frames) if frames else -1
+                last = frames
+            append(number)
         return numbers
 
     def _new_stack(self, frames: Any) -> int:
+        key = id(frames)
+        number = self._stack_of_list.get(key)
+        if number is not None:
+            return number
         if not frames or not isinstance(frames, list):
-            number = -1
-        else:
-            self.count(len(frames))
-            key = tuple(map(id, frames))
-            known = self._stack_of_ids.get(key)
-            number = self._stored_stack(key, frames) if known is None else known
-        self._stack_of_list[id(frames)] = number
+            return -1
+        self.count(len(frames))
+        ids = tuple(map(id, frames))
+        number = self._stack_of_ids.get(ids)
+        if number is None:
+            number = self._stored_stack(ids, frames)
+        if len(self._stack_of_list) >= MAX_KNOWN_LISTS:
+            self._stack_of_list.clear()
+        self._stack_of_list[key] = number
         return number
 
     def _stored_stack(self, key: tuple[int, ...], frames: list[Any]) -> int:
@@ -298,17 +307,25 @@ _EVENT_COLUMNS = ("action", "address", "event_size", "event_stream", "time_us", 
 
 
 def _add_events(made: Columns, events: list[Any]) -> None:
-    number = _ACTION_NUMBERS
     try:
-        addresses = [e["addr"] for e in events]
+        addresses = list(map(itemgetter("addr"), events))
     except KeyError:  # a shortage has the free bytes of the device in place of an address
-        addresses = [e.get("addr", e.get("device_free", 0)) for e in events]
-    made.add("action", "B", [number.get(e["action"], OTHER_ACTION) for e in events])
+        addresses = [event.get("addr", event.get("device_free", 0)) for event in events]
+    actions = map(itemgetter("action"), events)
+    made.add("action", "B", [_ACTION_NUMBERS.get(action, OTHER_ACTION) for action in actions])
     made.add("address", "Q", addresses)
-    made.add("event_size", "q", [e.get("size", 0) for e in events])
-    made.add("event_stream", "q", [e.get("stream", 0) for e in events])
-    made.add("time_us", "q", [e.get("time_us", -1) for e in events])
-    made.add("stack", "i", made.stacks(events))
+    for name, key, otherwise in (
+        ("event_size", "size", 0), ("event_stream", "stream", 0), ("time_us", "time_us", -1)
+    ):  # fmt: skip
+        try:
+            values = list(map(itemgetter(key), events))
+        except KeyError:
+            values = [event.get(key, otherwise) for event in events]
+        made.add(name, "q", values)
+    try:
+        made.add("stack", "i", made.stacks(events))
+    except KeyError:
+        made.add("stack", "i", [made.stack(event.get("frames")) for event in events])
 
 
 def _cut(made: Columns, length: int) -> None:
@@ -432,7 +449,7 @@ def answer(file: Any, max_bytes: int) -> Iterator[bytes | memoryview]:
     try:
         pickled = opened(file, max_bytes)
         data = load(pickled)
-        header, made = columns(data, max(MIN_ITEMS, max_bytes))
+        header, made = columns(data, max(MIN_ITEMS, ITEMS_PER_BYTE * max_bytes))
         header["columns"] = [(n, c.typecode, len(c)) for n, c in made.arrays.items()]
         parts = [memoryview(column) for column in made.arrays.values()]
     except Refused as refused:

@@ -12,8 +12,8 @@ TEMPLATES: dict[str, str] = {
         "lie between blocks in use"
     ),
     AdviceCode.CHECKPOINT: (
-        "checkpoint the repeated blocks (torch.utils.checkpoint): {repeats} of each line are live, "
-        "{activations_bytes:bytes} in all"
+        "checkpoint the repeated blocks (torch.utils.checkpoint): what their lines allocated is "
+        "live {repeats} times or more, {activations_bytes:bytes} in all"
     ),
     AdviceCode.FREE_GRADIENTS: (
         "release the gradients before the forward, optimizer.zero_grad(set_to_none=True): those of "
@@ -36,7 +36,8 @@ TEMPLATES: dict[str, str] = {
         "in each step"
     ),
     AdviceCode.NO_GRADIENTS: (
-        "run it under torch.inference_mode(): there is no backward, and activations are kept"
+        "if no backward follows, run it under torch.inference_mode(): none was recorded, and "
+        "activations are kept"
     ),
     AdviceCode.OTHER_PROCESSES: (
         "free what torch does not know of on the device, {bytes:bytes}: other programs, contexts, "
@@ -51,7 +52,9 @@ TEMPLATES: dict[str, str] = {
         "the peak before it; call torch.cuda.memory._record_memory_history() before the program"
     ),
     MemoryNote.NO_TIMES: "the snapshot has no clock: moments are numbers of events",
-    MemoryNote.NO_STEPS: "no steps were found, so that growth from step to step is not known",
+    MemoryNote.NO_STEPS: (
+        "fewer than two steps were found, so that growth from step to step is not known"
+    ),
     MemoryNote.EVENTS_LOST: (
         "the oldest events are gone, because the recording keeps a limited number (max_entries): "
         "{bytes:bytes} are older"

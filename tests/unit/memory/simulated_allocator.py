@@ -27,6 +27,42 @@ TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
 _MODULE = f"{TORCH}/nn/modules/module.py"
 
 Frame = tuple[str, int, str]
+_OPERATOR_FRAMES: tuple[Frame, ...] = tuple(
+    (file, 100 + number, name)
+    for number, (file, name) in enumerate(
+        (
+            ("python_torch_functions.cpp", "torch::autograd::THPVariable_linear(_object*)"),
+            ("Operators.cpp", "at::_ops::linear::call(at::Tensor const&)"),
+            ("VariableType.cpp", "torch::autograd::VariableType::(anonymous namespace)::linear"),
+            ("KernelFunction_impl.h", "c10::impl::wrap_kernel_functor_unboxed_<>::call"),
+            ("Linear.cpp", "at::native::linear(at::Tensor const&)"),
+            ("Operators.cpp", "at::_ops::addmm::redispatch(c10::DispatchKeySet)"),
+            ("RegisterCUDA.cpp", "at::(anonymous namespace)::wrapper_CUDA_addmm"),
+            ("Blas.cpp", "at::native::structured_addmm_out_cuda::impl"),
+            ("EmptyTensor.cpp", "at::detail::empty_generic(c10::ArrayRef<long>)"),
+            ("EmptyTensor.cpp", "at::detail::_empty_strided_generic<c10::ArrayRef<long> >"),
+            ("StorageImpl.h", "c10::StorageImpl::StorageImpl(c10::StorageImpl::use_byte_size_t)"),
+            ("CUDACachingAllocator.cpp", "c10::cuda::CUDACachingAllocator::Native::allocate"),
+            ("CUDACachingAllocator.cpp", "c10::cuda::CUDACachingAllocator::Native::malloc"),
+            ("CUDACachingAllocator.cpp", "gather_with_cpp()"),
+        )
+    )
+)
+_INTERPRETER_FRAME: Frame = ("??", 0, "_PyEval_EvalFrameDefault")
+_ENGINE_FRAMES: tuple[Frame, ...] = tuple(
+    ("engine.cpp", 900 + number, name)
+    for number, name in enumerate(
+        (
+            "clone3",
+            "start_thread",
+            "torch::autograd::python::PythonEngine::thread_init(int)",
+            "torch::autograd::Engine::thread_main(std::shared_ptr<GraphTask> const&)",
+            "torch::autograd::Engine::evaluate_function(std::shared_ptr<GraphTask>&)",
+            "torch::autograd::Node::operator()(std::vector<at::Tensor>&&)",
+            "torch::autograd::generated::AddmmBackward0::apply(std::vector<at::Tensor>&&)",
+        )
+    )
+)
 
 
 @dataclass
@@ -64,12 +100,14 @@ class SimulatedAllocator:
         max_entries: int | None = None,
         records: bool = True,
         has_stacks: bool = True,
+        has_native_frames: bool = False,
     ) -> None:
         self.device = device
         self.total_bytes = total_bytes
         self.max_entries = max_entries
         self.records = records
         self.has_stacks = has_stacks
+        self.has_native_frames = has_native_frames
         self.events: list[dict[str, Any]] = []
         self.annotations: list[dict[str, Any]] = []
         self.stack: list[Frame] = []
@@ -117,6 +155,9 @@ class SimulatedAllocator:
         if not self.has_stacks:
             return []
         key = tuple(self.stack)
+        if self.has_native_frames:  # stacks="all", which is torch's default
+            python = [part for frame in key for part in (frame, _INTERPRETER_FRAME)]
+            key = (*(python or _ENGINE_FRAMES), *_OPERATOR_FRAMES)
         known = self._stacks.get(key)
         if known is None:
             known = [self._frame(frame) for frame in reversed(key)]
@@ -475,7 +516,7 @@ class Gpt:
 def trained(steps: int = 6, *, device: int = 0, **options: Any) -> Gpt:
     """Return a GPT that was built and trained for some steps. Options of the allocator begin with
     its own names."""
-    own = ("total_bytes", "max_entries", "records", "has_stacks")
+    own = ("total_bytes", "max_entries", "records", "has_stacks", "has_native_frames")
     allocator = SimulatedAllocator(device, **{k: options.pop(k) for k in own if k in options})
     gpt = Gpt(allocator, **options)
     gpt.build()

@@ -45,6 +45,7 @@ def kinds_of(path: Path, memory: SimulatedAllocator) -> BlockKinds:
         {"annotates": True},
         {"has_loop": False},
         {"max_entries": 400},
+        {"has_native_frames": True},
         {"outer": ((f"{TORCH}/../lightning/trainer.py", 5, "fit"), ("/a/b/run.py", 7, "main"))},
     ],
 )
@@ -199,6 +200,9 @@ def test_a_tensor_that_a_module_makes_once_and_keeps_is_a_buffer(tmp_path: Path)
         (f"{TORCH}/nn/modules/module.py", "_call_impl", Part.MODULE),
         (f"{TORCH}/nn/modules/module.py", "Module._call_impl", Part.MODULE),
         (f"{TORCH}/nn/functional.py", "cross_entropy", Part.LOSS),
+        ("thread48.o", "execute_native_thread_routine", Part.NATIVE),
+        ("??", "_PyEval_EvalFrameDefault", Part.NATIVE),
+        ("/opt/venv/bin/torchrun", "<module>", Part.OWN),
         ("", "at::cuda::getCurrentCUDABlasHandle()", Part.NATIVE | Part.WORKSPACE),
         ("engine.cpp", "torch::autograd::Engine::run()", Part.NATIVE | Part.BACKWARD),
     ],
@@ -210,7 +214,7 @@ def test_a_frame_says_which_work_it_belongs_to(file: str, function: str, part: P
 def test_modules_are_known_by_the_lines_that_call_them_or_by_their_classes(tmp_path: Path) -> None:
     paths = []
     for names in (("forward", "forward"), ("Net.forward", "Block.forward")):
-        memory = SimulatedAllocator()
+        memory = SimulatedAllocator(has_native_frames=True)
         with (
             memory.at((SCRIPT, 9, "<module>")),
             memory.module("/home/user/net.py", 3, names[0]),
@@ -220,6 +224,40 @@ def test_modules_are_known_by_the_lines_that_call_them_or_by_their_classes(tmp_p
             memory.allocate(1 << 20, "activation")
         paths += studied(tmp_path, memory).peak.by_module
     assert paths == ["train.py:9 / net.py:3 / linear", "Net / Block / linear"]
+
+
+def test_of_a_single_step_its_layers_are_no_steps(tmp_path: Path) -> None:
+    """One forward calls the same line for each layer, at even distances."""
+    for has_backward in (True, False):
+        memory = SimulatedAllocator()
+        with memory.at((SCRIPT, 9, "<module>")), memory.module("/home/user/net.py", 3):
+            memory.free(memory.allocate(1 << 20, "temporary"))
+            for _ in range(24):
+                with memory.at(("/home/user/net.py", 7, "forward")):
+                    kept = memory.allocate(1 << 20, "activation")
+                with memory.at(("/home/user/net.py", 8, "forward")):
+                    memory.free(memory.allocate(1 << 22, "temporary"))
+                memory.free(kept)
+            with memory.at(("/home/user/net.py", 12, "forward")):
+                memory.free(memory.allocate(1 << 22, "activation"))
+        if has_backward:
+            with memory.backward_thread():
+                memory.free(memory.allocate(1 << 20, "temporary"))
+        assert kinds_of(tmp_path, memory).steps.count == 0
+
+
+def test_a_state_that_is_made_anew_in_each_step_is_known_by_what_releases_it(
+    tmp_path: Path,
+) -> None:
+    memory = SimulatedAllocator(records=False, has_stacks=False)
+    state = memory.allocate(1 << 24, "optimizer state")
+    memory.records = memory.has_stacks = True
+    memory._stacks.clear()
+    by_optimizer(memory)
+    with memory.at((SCRIPT, 11, "<module>"), (f"{TORCH}/optim/optimizer.py", 5, "wrapper")):
+        memory.allocate(1 << 24, "optimizer state")
+        memory.free(state)
+    assert studied(tmp_path, memory).peak.by_kind["optimizer state"] == 2 << 24  # type: ignore[index]
 
 
 def test_a_library_that_is_run_as_the_program_has_its_lines(tmp_path: Path) -> None:

@@ -28,8 +28,10 @@ from ridgeline.report.document import (
     Commands,
     Document,
     Figures,
+    Item,
     KeyNumber,
     KeyNumbers,
+    Labelled,
     Paragraph,
     Part,
     Report,
@@ -38,6 +40,7 @@ from ridgeline.report.document import (
     Span,
     SplitChart,
     Table,
+    item,
     row,
 )
 from ridgeline.report.drawings import Curve, CurvesPlot, IciclePlot, Mark, Measure
@@ -239,7 +242,7 @@ def _owners(device: DeviceMemory) -> Section:
     whole = max(device.peak.bytes, 1)
     rows = tuple(
         row(
-            owner_text(owner),
+            owner_text(owner, device),
             owner.kind.value,
             Cell(units.bytes_(owner.bytes), owner.bytes),
             Cell(share_text(owner.bytes / whole), owner.bytes / whole, bar=owner.bytes / whole),
@@ -254,15 +257,18 @@ def _owners(device: DeviceMemory) -> Section:
     return Section(title="who owned the peak", blocks=(table,))
 
 
-def owner_text(owner: Owner) -> str:
+def owner_text(owner: Owner, device: DeviceMemory) -> str:
     """Return the line, or why there is none."""
-    return place_name(owner.place) or place_or_reason(owner.kind)
+    is_older = 0 < owner.bytes <= device.peak.before_recording_bytes
+    return place_name(owner.place) or place_or_reason(owner.kind, is_older=is_older)
 
 
-def place_or_reason(kind: MemoryKind | None) -> str:
-    if kind in (MemoryKind.GRADIENT, MemoryKind.TEMPORARY):
+def place_or_reason(kind: MemoryKind | None, *, is_older: bool = False) -> str:
+    """Return why there is no line. `is_older` says that the memory was there before the
+    recording."""
+    if kind in (MemoryKind.GRADIENT, MemoryKind.TEMPORARY, MemoryKind.WORKSPACE):
         return "(backward)"
-    return "(before the recording)" if kind is not MemoryKind.UNKNOWN else "(no stack)"
+    return "(before the recording)" if kind is not MemoryKind.UNKNOWN or is_older else "(no stack)"
 
 
 def _modules(device: DeviceMemory) -> Iterator[Block]:
@@ -336,25 +342,20 @@ def _fragmentation(device: DeviceMemory) -> Iterator[Block]:
 def _advice(device: DeviceMemory) -> Iterator[Block]:
     if not device.advice:
         return
-    columns = (
-        Column("saves", spare=-1), Column("of the peak"), Column("by", "words", -1),
-    )  # fmt: skip
-    rows = tuple(_advice_row(way, device.peak.bytes) for way in device.advice)
-    table = Table(columns=columns, rows=rows, short=SHORT_ADVICE)
-    yield Section(title="what would have helped", blocks=(table,))
+    items = [_advice_item(way, device.peak.bytes) for way in device.advice]
+    blocks = [Labelled(tuple(items[:SHORT_ADVICE]))]
+    if items[SHORT_ADVICE:]:
+        blocks.append(Labelled(tuple(items[SHORT_ADVICE:]), detail="full"))
+    yield Section(title="what would have helped, and what it saves of the peak", blocks=(*blocks,))
 
 
-def _advice_row(way: MemoryAdvice, peak: int) -> Row:
+def _advice_item(way: MemoryAdvice, peak: int) -> Item:
     bound = "≤ " if way.is_bound else ""
-    saved = way.saves_bytes / max(peak, 1)
+    saved = f"{bound}{units.bytes_(way.saves_bytes)}, {share(way.saves_bytes / max(peak, 1))}"
     cost = ""
     if way.slowdown is not None and way.slowdown > 1:
         cost = f"; a step takes about {times(way.slowdown)} as long"
-    return row(
-        Cell(f"{bound}{units.bytes_(way.saves_bytes)}", way.saves_bytes),
-        Cell(share(saved), saved),
-        f"{explain(way.reason)}{cost}",
-    )
+    return item(saved, f"{_capital(explain(way.reason))}{cost}.")
 
 
 def _other_devices(study: MemoryStudy) -> Iterator[Block]:
