@@ -152,10 +152,11 @@ def main() -> int:
             found = measured(path, gpt, options.runs)
             del gpt
             is_true = all(found[f"{what}_true"] for what in ("peak_is", "kinds_are", "moment_is"))
+            verdict = "true" if is_true else "NOT true"
             print(f"{found['file_bytes'] / 1e6:,.0f} MB, {found['events']:,} events, stacks "
                   f"{options.stacks}: {found['wall_s']:.2f} s wall, {found['cpu_s']:.2f} s of "
                   f"processor time, {found['bytes'] / 1e9:.2f} GB; peak, moment and kinds are "
-                  f"{'true' if is_true else 'NOT true'}; load {os.getloadavg()[0]:.1f}")  # fmt: skip
+                  f"{verdict}; load {os.getloadavg()[0]:.1f}")  # fmt: skip
             is_good &= is_true
             if megabytes <= 200:
                 is_good &= found["cpu_s"] <= MAX_S and found["bytes"] <= MAX_BYTES

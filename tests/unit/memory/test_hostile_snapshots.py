@@ -10,15 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import hostile_pickles
 import pytest
-from hostile_pickles import bombs, hostile, its_own_event, mutants, snapshot_of
-from simulated_allocator import snapshot, trained
 
 from ridgeline.errors import RidgelineError
 from ridgeline.memory import snapshot as snapshot_module
 from ridgeline.memory import unpickling
 from ridgeline.memory.snapshot import read_snapshot
+from tests.unit.memory import hostile_pickles
+from tests.unit.memory.hostile_pickles import bombs, hostile, its_own_event, mutants, snapshot_of
+from tests.unit.memory.simulated_allocator import snapshot, trained
 
 MIN_HOSTILE = 300
 EVENT = {"action": "alloc", "addr": 512, "size": 1, "stream": 0, "time_us": 1, "frames": []}

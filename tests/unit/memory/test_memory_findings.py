@@ -3,7 +3,12 @@
 from pathlib import Path
 
 import pytest
-from simulated_allocator import (
+
+from ridgeline.memory.differences import differences
+from ridgeline.memory.perfetto import counter_tracks
+from ridgeline.memory.study import study_snapshot
+from ridgeline.records.memory import AdviceCode, DeviceMemory, MemoryStudy
+from tests.unit.memory.simulated_allocator import (
     Gpt,
     OutOfMemory,
     SimulatedAllocator,
@@ -11,11 +16,6 @@ from simulated_allocator import (
     trained,
     write,
 )
-
-from ridgeline.memory.differences import differences
-from ridgeline.memory.perfetto import counter_tracks
-from ridgeline.memory.study import study_snapshot
-from ridgeline.records.memory import AdviceCode, DeviceMemory, MemoryStudy
 
 SCRIPT = "/home/user/train.py"
 MIB = 1 << 20
@@ -91,6 +91,7 @@ def test_fragments_are_counted_from_the_segments(tmp_path: Path) -> None:
 def test_expandable_segments_are_not_advised_where_they_are_on(tmp_path: Path) -> None:
     memory = SimulatedAllocator()
     fragment(memory)
+    memory.allocate(50 * MIB, "unknown")  # which does not fit between the blocks
     data = snapshot(memory)
     for is_on in (False, True):
         data["allocator_settings"]["expandable_segments"] = is_on
@@ -99,6 +100,15 @@ def test_expandable_segments_are_not_advised_where_they_are_on(tmp_path: Path) -
         assert device.fragmentation.expandable is is_on
         codes = {way.reason.code for way in device.advice}
         assert (AdviceCode.EXPANDABLE_SEGMENTS in codes) is not is_on
+
+
+def test_free_memory_that_the_peak_had_used_would_not_have_been_saved(tmp_path: Path) -> None:
+    memory = SimulatedAllocator()
+    fragment(memory)
+    device = device_of(tmp_path, memory)
+    assert device.fragmentation is not None
+    assert device.fragmentation.expandable_saves_bytes == 44 * MIB
+    assert AdviceCode.EXPANDABLE_SEGMENTS not in {way.reason.code for way in device.advice}
 
 
 def test_a_retry_is_told_from_a_call_of_empty_cache(tmp_path: Path) -> None:

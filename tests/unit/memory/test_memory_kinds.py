@@ -4,7 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from simulated_allocator import (
+
+from ridgeline.memory.call_sites import CallSites, Part, part_of
+from ridgeline.memory.kinds import BlockKinds
+from ridgeline.memory.snapshot import read_snapshot
+from ridgeline.memory.study import study_snapshot
+from ridgeline.memory.timeline import Timeline
+from ridgeline.memory.training_steps import TrainingSteps
+from ridgeline.records.memory import DeviceMemory, MemoryNote
+from tests.unit.memory.simulated_allocator import (
     TORCH,
     Frame,
     Gpt,
@@ -14,14 +22,6 @@ from simulated_allocator import (
     truth,
     write,
 )
-
-from ridgeline.memory.call_sites import CallSites, Part, part_of
-from ridgeline.memory.kinds import BlockKinds
-from ridgeline.memory.snapshot import read_snapshot
-from ridgeline.memory.study import study_snapshot
-from ridgeline.memory.timeline import Timeline
-from ridgeline.memory.training_steps import TrainingSteps
-from ridgeline.records.memory import DeviceMemory, MemoryNote
 
 SCRIPT = "/home/user/train.py"
 CALL: Frame = (f"{TORCH}/nn/modules/module.py", 1786, "_call_impl")

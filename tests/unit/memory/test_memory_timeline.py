@@ -5,12 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_allocator import Block, SimulatedAllocator, snapshot, trained, write
 
 from ridgeline.memory.snapshot import read_snapshot
 from ridgeline.memory.study import study_snapshot
 from ridgeline.memory.timeline import Timeline
 from ridgeline.records.memory import MemoryNote
+from tests.unit.memory.simulated_allocator import (
+    Block,
+    SimulatedAllocator,
+    snapshot,
+    trained,
+    write,
+)
 
 
 def replayed(path: Path, data: object) -> Timeline:

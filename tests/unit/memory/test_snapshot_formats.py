@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_allocator import Gpt, SimulatedAllocator, snapshot, trained, write
 
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.memory.snapshot import read_snapshot
 from ridgeline.memory.study import study_snapshot
 from ridgeline.records.memory import MemoryNote, MemoryStudy
+from tests.unit.memory.simulated_allocator import Gpt, SimulatedAllocator, snapshot, trained, write
 
 Change = Callable[[dict[str, Any]], Any]
 
