@@ -26,6 +26,9 @@ CODES = {kind: code for code, kind in enumerate(KINDS)}
 ODD_WORKSPACE_BYTES, ROUND_WORKSPACE_BYTES = 8_519_680, 33_554_432
 """What cuBLAS takes for each stream: 8.125 MiB, a size that no tensor has by chance, and 32 MiB on
 Hopper and later."""
+MAX_STEPS_OF_INPUT = 2
+"""Steps that a batch lives through at most, if the next one is fetched ahead. What a line outside
+of the model keeps for longer is no input."""
 MAX_WORKSPACES = 8
 """More blocks of such a size that are never released are no workspaces."""
 
@@ -192,7 +195,7 @@ class BlockKinds:
         if self.steps.count:
             inside &= self._step_of_start >= 0
         before_backward = self._next(self.steps.in_backward) < self._end_of_step
-        put(inside & needed & before_backward, MemoryKind.ACTIVATION)
+        put(inside & needed & before_backward & ~self._is_kept, MemoryKind.ACTIVATION)
         put(
             has_stack & self._recorded & ~self._stays & (self._steps_lived == 0),
             MemoryKind.TEMPORARY,
@@ -235,8 +238,16 @@ class BlockKinds:
         blocks = self.timeline.blocks
         plain = ~self._has(Part.MODULE | Part.FORWARD | Part.LOSS | Part.BACKWARD | Part.OPTIMIZER)
         early = (self._step_of_start >= 0) & (blocks.start < limit) & (blocks.end > limit)
-        inputs: Bools = early & plain & (limit < len(self.timeline))
+        inputs: Bools = early & plain & ~self._is_kept & (limit < len(self.timeline))
         return inputs
+
+    @cached_property
+    def _is_kept(self) -> Bools:
+        """Return which blocks are from a line whose blocks outlive their steps."""
+        longest = np.zeros(len(self.sites.stacks) + 1, np.int64)
+        np.maximum.at(longest, self.timeline.blocks.stack, self._steps_lived)
+        kept: Bools = longest[self.timeline.blocks.stack] > MAX_STEPS_OF_INPUT
+        return kept
 
     def _put_from_before(self, kinds: NDArray[np.int8], known: Bools) -> None:
         """Give blocks that were there before the recording a kind by what released them, or else by

@@ -107,8 +107,11 @@ class TrainingSteps:
         before = allocs[allocs < ends[0]]
         shared = before[np.isin(stacks[before], second) & (stacks[before] >= 0)]
         starts = np.unique(np.concatenate([shared[:1], ends])).astype(np.int64)
-        if not np.any(allocs >= starts[-1]) and len(starts) > 1:
-            starts = starts[:-1]  # nothing happens after the last update but releases
+        in_model = self.in_backward | ((self.parts & Part.MODULE) != 0)
+        work = np.flatnonzero(self._is_alloc & in_model)
+        work = work if len(work) else allocs
+        if len(starts) > 1 and not np.any(work >= starts[-1]):
+            starts = starts[:-1]  # the recording ends after the last step, and not within the next
         return starts
 
     def _annotated(self, names: tuple[str, ...], is_start: bool) -> Ints:

@@ -87,6 +87,26 @@ def test_what_is_older_than_the_recording_is_known_by_the_sizes_of_gradients(
     assert device.peak.before_recording_bytes >= 3 * expected["parameter"]
 
 
+def test_what_a_line_outside_of_the_model_keeps_is_no_input(tmp_path: Path) -> None:
+    made = trained(1, layers=2)
+    for number in range(1, 8):
+        made.step(number)
+        with made.memory.at((SCRIPT, 44, "train")):
+            made.memory.allocate(1 << 20, "unknown")
+    device = studied(tmp_path, made.memory)
+    assert device.peak.by_kind["input"] == 2048 * 8  # type: ignore[index]
+    assert [growth.kind for growth in device.growth] == ["unknown"]
+
+
+def test_the_rest_after_the_last_step_is_no_step(tmp_path: Path) -> None:
+    made = trained(8, layers=2)
+    with made.memory.at((SCRIPT, 50, "save")):
+        made.memory.free(made.memory.allocate(1 << 20, "unknown"))
+    kinds = kinds_of(tmp_path, made.memory)
+    assert kinds.steps.count == 8
+    assert int(kinds.steps.step_of(kinds.steps.starts)[-1]) == 7
+
+
 def test_without_a_backward_what_a_module_allocates_is_an_activation(tmp_path: Path) -> None:
     memory = SimulatedAllocator()
     with memory.at((SCRIPT, 9, "<module>")), memory.module("/home/user/net.py", 3):
