@@ -181,7 +181,15 @@ def _snapshot_path(name: str, root: Path | None) -> Path:
         )
     from ridgeline.records.runs import find
 
-    return _in_folder(find(runs_folder(root), name).path)
+    try:
+        run = find(runs_folder(root), name)
+    except UsageError:
+        raise
+    except RidgelineError as error:
+        raise RidgelineError(
+            f"{name}: there is no such file, and {error.message}", error.hint
+        ) from error
+    return _in_folder(run.path)
 
 
 def _in_folder(folder: Path) -> Path:

@@ -3,6 +3,7 @@ columns. The pickle is opened in a child process with limits; see `unpickling`."
 
 import contextlib
 import io
+import os
 import struct
 import subprocess
 import sys
@@ -37,6 +38,8 @@ MIN_BOMB_BYTES = 1 << 28
 MAX_PACKING_RATIO = 250
 """A gzip file is refused that unpacks to more than 256 MiB and more than 250 times its size."""
 READ_BYTES = 1 << 20
+_KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""Variables without which some builds of Python do not start. The child gets no others."""
 
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, FREE = range(4)
 SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, OOM, SNAPSHOT = range(4, 10)
@@ -169,11 +172,6 @@ def read_snapshot(path: Path, *, max_bytes: int | None = None) -> Snapshot:
     return _decoded(path, answer, code)
 
 
-def is_snapshot(head: bytes) -> bool:
-    """Return whether a file with these first bytes is a pickle, and so perhaps a snapshot."""
-    return len(head) > 1 and head[0] == 0x80 and head[1] in range(2, 6)
-
-
 def _unpacked_size(path: Path, file: io.FileIO, max_bytes: int | None) -> int:
     """Return the unpacked size of the file, and leave the file at its beginning."""
     limit = max_bytes
@@ -233,7 +231,11 @@ def _opened_by_child(path: Path, file: io.FileIO, size: int) -> tuple[bytes, int
     memory = max(MIN_MEMORY_BYTES, MEMORY_PER_BYTE * size)
     command = [sys.executable, "-I", "-S", unpickling.__file__, str(size), str(memory), str(cpu_s)]
     child = subprocess.Popen(
-        command, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}
+        command,
+        stdin=file,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ},
     )
     try:
         answer, _ = child.communicate(timeout=WALL_FACTOR * cpu_s)
@@ -301,7 +303,7 @@ def _refusal(path: Path, code: Refusal, facts: dict[str, str | int]) -> Ridgelin
         case Refusal.TRUNCATED:
             sentence = "the file ends before its end: the program was killed while it wrote it?"
         case Refusal.FOREIGN:
-            sentence = _FOREIGN.get(str(facts.get("what")), "not a memory snapshot")
+            sentence = _FOREIGN.get(str(facts.get("what")), "no pickle, and so no memory snapshot")
         case Refusal.OTHER_PICKLE:
             sentence = f"a pickle of something else (a {facts.get('what')}), not a memory snapshot"
         case Refusal.TRAILING:

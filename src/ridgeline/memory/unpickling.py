@@ -37,6 +37,8 @@ MIN_ITEMS, ITEMS_PER_BYTE = 10_000, 8
 MAX_KNOWN_LISTS = 1 << 16
 """Lists of frames that are remembered by their identity: neighbouring events share them."""
 READ_BYTES = 1 << 20
+PICKLE_MARK = 0x80
+"""The first byte of every pickle since protocol 2, which all versions of torch write."""
 ACTIONS = (
     "alloc", "free_requested", "free_completed", "free", "segment_alloc", "segment_free",
     "segment_map", "segment_unmap", "oom", "snapshot",
@@ -95,7 +97,7 @@ class Unpickler(pickle.Unpickler):
         raise Refused(Refusal.GLOBAL, name=f"{module}.{name}"[:200])
 
     def persistent_load(self, pid: Any) -> Any:
-        raise Refused(Refusal.GLOBAL, name="persistent id")
+        raise Refused(Refusal.GLOBAL, name="a persistent id")
 
 
 def load(file: Any) -> Any:
@@ -168,6 +170,8 @@ def opened(file: Any, limit: int) -> Any:
     for magic, what in FOREIGN.items():
         if head.startswith(magic):
             raise Refused(Refusal.FOREIGN, what=what)
+    if head[0] != PICKLE_MARK:
+        raise Refused(Refusal.FOREIGN, what="")
     return file
 
 

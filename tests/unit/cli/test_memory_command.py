@@ -4,11 +4,14 @@ import json
 import pickle
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from ridgeline.cli import group
 from ridgeline.errors import RidgelineError, UsageError
+from ridgeline.records.run import Capture, OutOfMemory
+from ridgeline.records.run_directory import RunDirectory
 
 FRAMES = [{"filename": "/home/user/train.py", "line": 7, "name": "main"}]
 
@@ -82,6 +85,21 @@ def test_the_snapshot_of_a_run_is_found_and_one_of_a_shortage_comes_first(tmp_pa
         assert json.loads(typed(*words, "--json").stdout)["peak"]["bytes"] == 1 << 18
     (run / "oom-rank1.pickle").write_bytes(snapshot(1 << 19))
     assert json.loads(typed(run, "--json").stdout)["peak"]["bytes"] == 1 << 19
+
+
+def test_what_a_run_knows_of_its_shortage_is_used(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "1115-120301-train")
+    run.path.mkdir()
+    (run.path / "run.json").write_text("{}")
+    shortage = OutOfMemory(
+        asked_bytes=1, free_bytes=1 << 20, total_bytes=8 << 30, reserved_bytes=2 << 30,
+        snapshot="oom-rank0.pickle",
+    )  # fmt: skip
+    capture = Capture(rank=0, out_of_memory=shortage)
+    run.write_whole(run.capture_file(0), msgspec.json.encode(capture))
+    (run.path / "oom-rank0.pickle").write_bytes(snapshot())
+    data = json.loads(typed(run.path, "--json").stdout)
+    assert data["outside_torch_bytes"] == (6 << 30) - (1 << 20)
 
 
 def test_a_folder_with_one_snapshot_is_enough(file: Path) -> None:
