@@ -36,8 +36,9 @@ check: $(READY) ## ruff, mypy --strict, import contracts, checks of the house an
 	@$(BIN)/python checks/house.py
 	@$(BIN)/python checks/web.py
 
-fuzz: $(READY) ## 2,000 damaged traces, each read or refused in a sentence
+fuzz: $(READY) ## 2,000 damaged traces and 500 snapshots, each read or refused in a sentence
 	@$(BIN)/python benchmarks/trace_fuzz.py --mutants 2000
+	@$(BIN)/python benchmarks/memory_snapshots.py --mutants 500
 
 programs: $(READY) ## whole programs under `ridgeline run`: every kind of loop, every bad end
 	@$(BIN)/python -m pytest -m reliability --numprocesses 2 --dist loadfile

@@ -251,7 +251,7 @@ class Columns:
             content = ("", 0, "")
             if isinstance(frame, dict):
                 line = frame.get("line", 0)
-                line = line if isinstance(line, int) and 0 <= line < 1 << 31 else 0
+                line = int(line) if isinstance(line, int) and 0 <= line < 1 << 31 else 0
                 content = (_text(frame.get("filename")), line, _text(frame.get("name")))
             number = self._frame_contents.setdefault(content, len(self._frame_contents))
             if number == len(self.frames):
@@ -438,7 +438,7 @@ def _settings(settings: Any) -> dict[str, str | int | float | bool]:
         return {}
     plain: dict[str, str | int | float | bool] = {}
     for key, value in list(settings.items())[:MAX_SETTINGS]:
-        if isinstance(value, int) and abs(value) >= 1 << 53:
+        if isinstance(value, int | float) and not abs(value) < 1 << 53:  # NaN is left out, too
             continue
         if isinstance(value, str | int | float | bool):
             plain[_text(key)] = _text(value) if isinstance(value, str) else value

@@ -3,16 +3,19 @@
 import gzip
 import json
 import pickle
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ridgeline.cli.output import formatted
 from ridgeline.errors import RidgelineError, UsageError
 from ridgeline.memory.snapshot import read_snapshot
 from ridgeline.memory.study import study_snapshot
 from ridgeline.records.memory import MemoryNote, MemoryStudy
+from ridgeline.report.views.memory import memory_report
 from tests.unit.memory.simulated_allocator import Gpt, SimulatedAllocator, snapshot, trained, write
 
 Change = Callable[[dict[str, Any]], Any]
@@ -141,6 +144,37 @@ def test_actions_that_are_not_known_are_passed_over(tmp_path: Path) -> None:
     data["device_traces"][0].insert(9, {"action": "user_defined", "addr": 0, "size": 0})
     data["device_traces"][0].append({"action": "snapshot", "addr": 0, "size": 0, "stream": 0})
     assert studied(tmp_path, data).devices[0].peak.bytes == made.memory.peak
+
+
+STRANGE = (None, -1, 0, 1 << 40, 1 << 63, 1 << 64, -(1 << 63), "x", [], {}, 1.5, float("nan"),
+           True, "alloc", "oom", "segment_free", "free_completed", b"x")  # fmt: skip
+
+
+def places_in(data: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each list or dict, with each index or key of it."""
+    for key in list(data) if isinstance(data, dict) else range(len(data)):
+        yield data, key
+        if isinstance(data[key], dict | list):
+            yield from places_in(data[key])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_strange_values_are_passed_over_or_refused_with_a_sentence(
+    seed: int, tmp_path: Path
+) -> None:
+    chance = random.Random(seed)
+    made = trained(2, layers=1, annotates=True)
+    data = pickle.loads(pickle.dumps(snapshot(made.memory)))
+    for container, key in chance.sample(list(places_in(data)), 12):
+        container[key] = chance.choice(STRANGE)
+    path = write(tmp_path / "x.pickle", data)
+    cause: BaseException | None = None
+    try:
+        report = memory_report(study_snapshot(path), full=True)
+        assert all(formatted(report, ending) for ending in (".json", ".csv", ".html"))
+    except RidgelineError as error:
+        cause = error.__cause__
+    assert cause is None  # else the child failed, and did not say itself what is wrong
 
 
 FOREIGN = {
