@@ -190,8 +190,8 @@ def _segments(
     shortages: tuple[Shortage, ...],
     peak: int,
 ) -> Iterator[MemoryAdvice]:
-    """Of what is free between blocks at the end, only what had to be reserved beyond the peak would
-    have been saved."""
+    """Yield expandable segments. They would have saved, of the free memory between blocks, only the
+    part that had to be reserved beyond the peak."""
     if fragmentation is None or fragmentation.expandable:
         return
     reserved = fragmentation.reserved_bytes

@@ -14,7 +14,7 @@ from ridgeline.records.facts import Place
 
 
 class Part(IntFlag):
-    """What a frame says about the work around it."""
+    """The work that a frame belongs to."""
 
     OWN = auto()
     """The program's own code."""
@@ -137,7 +137,7 @@ def _part_of_torch(file: str, name: str) -> Part:
 
 
 class CallSites:
-    """What each stack of a snapshot says. A stack is known by its number; -1 is no stack."""
+    """Reads the stacks of a snapshot. A stack is known by its number; -1 is no stack."""
 
     def __init__(self, stacks: Stacks) -> None:
         self.stacks = stacks
@@ -150,7 +150,7 @@ class CallSites:
 
     @cached_property
     def parts(self) -> NDArray[np.int64]:
-        """What the frames of each stack say together. The last one is that of no stack: nothing."""
+        """The parts of all frames of each stack, joined. The last value, 0, is that of no stack."""
         parts = self.frame_parts
         joined = []
         for stack in range(len(self.stacks)):

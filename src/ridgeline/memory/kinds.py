@@ -24,8 +24,8 @@ Put = Callable[[Bools, MemoryKind], None]
 KINDS = tuple(MemoryKind)
 CODES = {kind: code for code, kind in enumerate(KINDS)}
 ODD_WORKSPACE_BYTES, ROUND_WORKSPACE_BYTES = 8_519_680, 33_554_432
-"""What cuBLAS takes for each stream: 8.125 MiB, a size that no tensor has by chance, and 32 MiB on
-Hopper and later."""
+"""The workspace of cuBLAS for each stream: 8.125 MiB, a size that no tensor has by chance, and
+32 MiB on Hopper and later."""
 MAX_STEPS_OF_INPUT = 2
 """Steps that a batch lives through at most, if the next one is fetched ahead. What a line outside
 of the model keeps for longer is no input."""
@@ -41,7 +41,7 @@ class BlockKinds:
         self.timeline = steps.timeline
         self.sites = steps.sites
         self.bytes_by_size = 0
-        """What was there before the recording and has a kind because its size is that of a
+        """Bytes from before the recording that have a kind because their size is that of a
         gradient."""
 
     @cached_property

@@ -49,7 +49,7 @@ INACTIVE, ACTIVE, PENDING, AWAITING = range(len(STATES))
 
 
 class Header(Struct):
-    """What the child sends before the columns. Either it refused the file, or it has columns."""
+    """The child sends this before the columns: why it refused the file, or which columns follow."""
 
     refused: Refusal | None = None
     facts: dict[str, str | int] = {}

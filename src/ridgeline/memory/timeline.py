@@ -122,7 +122,7 @@ class Timeline:
 
     @cached_property
     def allocated(self) -> Ints:
-        """What was allocated after each event, as the program asked for it."""
+        """The allocated bytes after each event, as the program asked for them."""
         return self.level(np.arange(len(self.blocks)))
 
     def level(self, chosen: Ints) -> Ints:
@@ -138,7 +138,7 @@ class Timeline:
 
     @cached_property
     def reserved(self) -> Ints:
-        """What the allocator held of the device after each event."""
+        """The bytes that the allocator held of the device after each event."""
         gains = np.isin(self.action, (SEGMENT_ALLOC, SEGMENT_MAP))
         losses = np.isin(self.action, (SEGMENT_FREE, SEGMENT_UNMAP))
         changes = np.cumsum(np.where(gains, self.event_size, np.where(losses, -self.event_size, 0)))

@@ -36,7 +36,7 @@ class TrainingSteps:
 
     @cached_property
     def parts(self) -> Ints:
-        """What the stack of each event says."""
+        """The parts that the stack of each event belongs to."""
         parts: Ints = self.sites.parts[self.timeline.stack]
         return parts
 

@@ -131,7 +131,7 @@ class Shortage(Struct, frozen=True, kw_only=True):
     free_bytes: int
     """Free on the device, outside what the allocator had reserved."""
     total_bytes: int
-    """Of the device; 0 where it is not known, as a snapshot does not say."""
+    """Size of the device; 0 where it is not known, as a snapshot does not say."""
     largest_free_bytes: int
     """The largest free block within what was reserved."""
     fragmented: bool

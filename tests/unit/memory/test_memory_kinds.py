@@ -246,7 +246,7 @@ def test_modules_are_known_by_the_lines_that_call_them_or_by_their_classes(tmp_p
     assert paths == ["train.py:9 / net.py:3 / linear", "Net / Block / linear"]
 
 
-def test_of_a_single_step_its_layers_are_no_steps(tmp_path: Path) -> None:
+def test_the_layers_of_a_single_step_are_no_steps(tmp_path: Path) -> None:
     """One forward calls the same line for each layer, at even distances."""
     for has_backward in (True, False):
         memory = SimulatedAllocator()
