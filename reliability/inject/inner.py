@@ -11,6 +11,7 @@ from faults import hit
 
 ENTRANCES = (
     "_begins", "_ends", "_seen", "user_ended_step", "farewell", "forked", "put_on", "take_off",
+    "find_spec",
 )  # fmt: skip
 LEFT_ALONE = (
     "__getattr__", "__getattribute__", "__del__", "__exit__", "__enter__", "_note_fault", "fault",

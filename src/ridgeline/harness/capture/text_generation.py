@@ -127,9 +127,14 @@ class _Finder:
             return None
         self._inside = True  # the other finders may be asked in the course of this
         try:
-            spec = importlib.util.find_spec(name)
+            return self._heard_spec()
+        except Exception:
+            return None  # the other finders answer, or raise what is wrong with the module
         finally:
             self._inside = False
+
+    def _heard_spec(self) -> Any:
+        spec = importlib.util.find_spec(self._name)
         if spec is not None and hasattr(spec.loader, "exec_module"):
             self._listen(spec.loader)
         return spec
