@@ -14,9 +14,11 @@ from ridgeline.diagnosis.conclusion import concluded_case
 from ridgeline.diagnosis.operator_roofline import module_tree, operator_roofline
 from ridgeline.diagnosis.python_view import python_stacks, settled
 from ridgeline.diagnosis.recorded_run import Attempts, FileNames, RunRead, read_run
+from ridgeline.diagnosis.step_times import SteadySteps, duration, steady_steps
 from ridgeline.diagnosis.stored_case import stored_case
 from ridgeline.records.facts import Place
 from ridgeline.records.finding import Findings
+from ridgeline.records.run import Step
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_page import Histogram, PythonStacks, RunPage
 from ridgeline.records.run_summary import RunSummary
@@ -57,6 +59,7 @@ def run_page(directory: RunDirectory, summary: RunSummary) -> RunPage:
     roofline = attempts.part("the roofline", lambda: operator_roofline(case.sites, case.device))
     modules = attempts.part("the modules", lambda: module_tree(case.sites))
     stacks = attempts.part("the Python samples", lambda: _stacks(directory, read))
+    steady = attempts.part("the steps", lambda: steady_steps(read.steps)) or SteadySteps()
     return RunPage(
         summary=summary,
         study=case.study,
@@ -68,7 +71,9 @@ def run_page(directory: RunDirectory, summary: RunSummary) -> RunPage:
         capture=read.capture,
         steps=steps,
         steps_left_out=len(read.steps) - len(steps),
-        step_ms=histogram([step.dur_ns / 1e6 for step in read.steps if step.window == "light"]),
+        step_ms=histogram([duration(step, steady.device_clock) / 1e6 for step in steady.steps]),
+        first_steady=steady.steps[0].index if steady.steps else None,
+        traced_factor=_traced_factor(read.steps, steady),
         telemetry=samples,
         telemetry_left_out=len(read.telemetry) - len(samples),
         timeline=shown,
@@ -112,6 +117,14 @@ def named_places(findings: Findings, shown: Timeline | None) -> list[Place]:
                 total_ns[Place(place.file, place.line)] += length
     longest = sorted(total_ns, key=lambda place: -total_ns[place])
     return places + longest[:MAX_SOURCE_PLACES]
+
+
+def _traced_factor(steps: Sequence[Step], steady: SteadySteps) -> float | None:
+    """Return how many times as long a traced step takes as a steady one, on the host."""
+    traced = [step.dur_ns for step in steps if step.window == "traced" and step.dur_ns > 0]
+    if not traced or not steady.steps:
+        return None
+    return median(traced) / median(step.dur_ns for step in steady.steps)
 
 
 def _case(directory: RunDirectory) -> Case | None:

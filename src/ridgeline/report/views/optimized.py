@@ -319,8 +319,12 @@ def _losses(result: Optimized) -> Iterator[Block]:
     steps = min(len(total.losses_before), len(total.losses_after))
     if steps < MIN_DRAWN_LOSSES:
         return
+    pairs = zip(total.losses_before[:steps], total.losses_after[:steps], strict=True)
+    largest = max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
+    differ = f"differ by at most {units.significant(largest, 2)}" if largest else "are equal"
     plot = CurvesPlot(
-        title="Losses with and without the fixes, step by step on the same data",
+        title=f"With and without the fixes, the losses of a step on the same data {differ}",
+        from_zero=False,
         x=tuple(float(step) for step in range(steps)),
         x_name="step",
         unit="",
