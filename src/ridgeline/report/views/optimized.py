@@ -293,6 +293,8 @@ def _race(result: Optimized) -> Iterator[Block]:
         marks.append(_raced_mark("A/A control", race.control))
     better = sum(ratio.ci_low > 1 for _, ratio in raced)
     title = f"In the race {better} of {plural(len(raced), 'set')} were surely faster"
+    if race is not None and race.ratio is not None and race.ratio.ci_low > 1:
+        title += f"; what it proposed was {factor(race.ratio)} as fast"
     chart = ForestChart(
         marks=tuple(marks), band=MIN_FACTOR - 1,
         band_meaning=f"differences below {100 * (MIN_FACTOR - 1):.0f} %, which do not matter",

@@ -1,6 +1,7 @@
 """What a run's page says of its work: operators below their ceilings, modules, kernels,
 collectives, and the lines of Python."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ridgeline import units
@@ -84,7 +85,9 @@ def module_plot(modules: Sequence[ModuleWork]) -> IciclePlot | None:
     """Return the tree of modules; None where the trace shows none."""
     if not modules:
         return None
-    inner = [m for m in modules if m.parent >= 0] or list(modules)
+    children = Counter(m.parent for m in modules)
+    # What stands alone in another module says nothing: a wrapper, or a container.
+    inner = [m for m in modules if m.parent >= 0 and children[m.parent] > 1] or list(modules)
     largest = max(inner, key=lambda module: module.ns)
     whole = sum(m.ns for m in modules if m.parent < 0) or 1.0
     measures = (
