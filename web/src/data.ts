@@ -75,7 +75,7 @@ export interface TimelineData {
 /** Lines of source, with what was found there. */
 export interface SourceData {
   parts: { file: string; first: number; lines: string[] }[];
-  marks: { file: string; line: number; text: string; kind: "finding" | "time" }[];
+  marks: { file: string; line: number; text: string; kind: "finding" | "time"; share: number }[];
 }
 
 /** A ceiling: an arithmetic rate, which is flat, or a bandwidth, which slopes. */

@@ -41,6 +41,8 @@ NEIGHBOURS = 12
 """Lines shown before and after one that is named."""
 MAX_SOURCE_BYTES, MAX_SOURCE_LINES, MAX_LINE_LENGTH = 4_000_000, 1_500, 400
 """Size of a file that is read for its lines, lines of source on a page, and letters of a line."""
+MAX_SAMPLED_LINES = 40
+"""Lines of Python that were sampled most whose source is shown."""
 MAX_TIMELINE_RANKS = 8
 """Ranks whose traces are read for the timeline. More do not fit beside each other."""
 MAX_SOURCE_PLACES = 60
@@ -52,7 +54,10 @@ def run_page(directory: RunDirectory, summary: RunSummary) -> RunPage:
     read = read_run(directory, attempts)
     steps, samples = thinned(read.steps, MAX_STEPS), thinned(read.telemetry, MAX_SAMPLES)
     shown = attempts.part("the timeline", lambda: run_timeline(read, attempts))
-    places = named_places(summary.findings, shown)
+    summary = _with_short_names(summary, FileNames(read.run, read.capture))
+    sampled = summary.python.lines[:MAX_SAMPLED_LINES] if summary.python is not None else ()
+    places = [Place(one.file, one.line) for one in sampled]
+    places = [*named_places(summary.findings, shown), *places]
     folder = Path(read.run.environment.folder)
     source = attempts.part("the source", lambda: tuple(source_lines([folder], places)))
     case = attempts.part("the case", lambda: _case(directory)) or Case()
@@ -80,6 +85,14 @@ def run_page(directory: RunDirectory, summary: RunSummary) -> RunPage:
         source=source or (),
         problems=tuple(attempts.failures),
     )
+
+
+def _with_short_names(summary: RunSummary, names: FileNames) -> RunSummary:
+    """Name the files of sampled lines as findings do, so that both stand beside one line."""
+    if summary.python is None:
+        return summary
+    lines = tuple(replace(line, file=names.shown(line.file)) for line in summary.python.lines)
+    return replace(summary, python=replace(summary.python, lines=lines))
 
 
 def run_timeline(read: RunRead, attempts: Attempts) -> Timeline | None:

@@ -127,6 +127,8 @@ class LineMark(Struct, frozen=True, kw_only=True):
     line: int
     text: str
     kind: Literal["finding", "time"]
+    share: float = 0.0
+    """The share of the time that the line takes, which is drawn as a bar."""
 
 
 class Source(Struct, frozen=True, kw_only=True):
