@@ -13,6 +13,8 @@ ROWS = {
     3: "faults",
     4: "kills",
     5: "workers",
+    11: "pages",
+    13: "pages",
     16: "secrets",
     17: "network",
     18: "limits",

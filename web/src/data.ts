@@ -2,7 +2,7 @@
 
 /** The unit of numbers; `units.ts` writes them for people. */
 export type Unit =
-  | "" | "ns" | "ms" | "s" | "bytes" | "share" | "count" | "W" | "°C" | "MHz" | "FLOP/s" | "B/s" | "FLOP/B" | "J";
+  | "" | "ns" | "ms" | "s" | "bytes" | "share" | "count" | "W" | "°C" | "MHz" | "%" | "FLOP/s" | "B/s" | "FLOP/B" | "J";
 
 export interface Curve {
   name: string;
@@ -31,8 +31,9 @@ export interface Curves {
   unit: Unit;
   curves: Curve[];
   stacked: boolean;
-  /** A value holds until the next point, as the bars of a histogram do. */
-  stepped: boolean;
+  /** A value holds until the next point, as the bars of a histogram do, or around its point, as those of steps do. */
+  stepped: "" | "after" | "around";
+  from_zero: boolean;
   marks: Mark[];
   bands: Band[];
 }
@@ -74,7 +75,7 @@ export interface TimelineData {
 /** Lines of source, with what was found there. */
 export interface SourceData {
   parts: { file: string; first: number; lines: string[] }[];
-  marks: { file: string; line: number; text: string; kind: "finding" | "time" }[];
+  marks: { file: string; line: number; text: string; kind: "finding" | "time"; share: number }[];
 }
 
 /** A ceiling: an arithmetic rate, which is flat, or a bandwidth, which slopes. */

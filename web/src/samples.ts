@@ -38,7 +38,7 @@ function cumulative(data: Samples): Curves {
       }),
     };
   });
-  return plot("share of samples that took at most so long", { x, x_name: "time", x_unit: "ns", unit: "share", stepped: true, curves });
+  return plot("share of samples that took at most so long", { x, x_name: "time", x_unit: "ns", unit: "share", stepped: "after" as const, curves });
 }
 
 /** Returns how many samples of each variant lie in each range of times; those far out are in the last one. */
@@ -59,7 +59,7 @@ function histogram(data: Samples): Curves {
     counts[bins] = counts[bins - 1]!;
     return { name: strip.name, kind: "", values: counts };
   });
-  return plot("samples by their time", { x, x_name: "time", x_unit: "ns", unit: "count", stepped: true, curves });
+  return plot("samples by their time", { x, x_name: "time", x_unit: "ns", unit: "count", stepped: "after" as const, curves });
 }
 
 export function drawSamples(stage: HTMLElement, data: Samples): void {

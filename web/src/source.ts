@@ -40,6 +40,7 @@ export function drawSource(stage: HTMLElement, data: SourceData): void {
     note.textContent = mark.text;
     row.classList.add(mark.kind);
     (mark.kind === "time" ? row.firstElementChild! : row).append(note);
+    if (mark.share) row.style.setProperty("--share", String(mark.share));
   }
   // Whether a timeline knows the line can be asked only when all figures are drawn.
   requestAnimationFrame(() => {

@@ -3,6 +3,8 @@
 import type { Lane, TimelineData } from "./data";
 
 const GAP = 6;
+/** What the report calls the code of a file outside all functions, before the file's name. */
+const TOP_LEVEL = "the top level of ";
 const GROUP = 20;
 /** Lanes of several ranks are folded, but for those of the first. */
 const MAX_OPEN_GROUPS = 1;
@@ -311,7 +313,8 @@ export class Tracks {
     const [file, line] = parted(place);
     const inFile = all_places.map((_, i) => i).filter((i) => parted(all_places[i]!)[0] === file);
     const short = name.split(".").pop() ?? "";
-    const named = inFile.filter((i) => short && parted(functions[i]!.replace("()", ""), ".")[1] === short);
+    const isNamed = (text: string) => (short === "<module>" ? text.startsWith(TOP_LEVEL) : parted(text.replace("()", ""), ".")[1] === short);
+    const named = inFile.filter((i) => short && isNamed(functions[i]!));
     if (same >= 0 || !inFile.length) return same;
     const before = (named.length ? named : inFile).filter((i) => Number(parted(all_places[i]!)[1]) <= Number(line));
     const nearest = before.sort((a, b) => Number(parted(all_places[b]!)[1]) - Number(parted(all_places[a]!)[1]));

@@ -14,9 +14,11 @@ from ridgeline.diagnosis.conclusion import concluded_case
 from ridgeline.diagnosis.operator_roofline import module_tree, operator_roofline
 from ridgeline.diagnosis.python_view import python_stacks, settled
 from ridgeline.diagnosis.recorded_run import Attempts, FileNames, RunRead, read_run
+from ridgeline.diagnosis.step_times import SteadySteps, duration, steady_steps
 from ridgeline.diagnosis.stored_case import stored_case
 from ridgeline.records.facts import Place
 from ridgeline.records.finding import Findings
+from ridgeline.records.run import Step
 from ridgeline.records.run_directory import RunDirectory
 from ridgeline.records.run_page import Histogram, PythonStacks, RunPage
 from ridgeline.records.run_summary import RunSummary
@@ -39,6 +41,8 @@ NEIGHBOURS = 12
 """Lines shown before and after one that is named."""
 MAX_SOURCE_BYTES, MAX_SOURCE_LINES, MAX_LINE_LENGTH = 4_000_000, 1_500, 400
 """Size of a file that is read for its lines, lines of source on a page, and letters of a line."""
+MAX_SAMPLED_LINES = 40
+"""Lines of Python that were sampled most whose source is shown."""
 MAX_TIMELINE_RANKS = 8
 """Ranks whose traces are read for the timeline. More do not fit beside each other."""
 MAX_SOURCE_PLACES = 60
@@ -50,13 +54,17 @@ def run_page(directory: RunDirectory, summary: RunSummary) -> RunPage:
     read = read_run(directory, attempts)
     steps, samples = thinned(read.steps, MAX_STEPS), thinned(read.telemetry, MAX_SAMPLES)
     shown = attempts.part("the timeline", lambda: run_timeline(read, attempts))
-    places = named_places(summary.findings, shown)
+    summary = _with_short_names(summary, FileNames(read.run, read.capture))
+    sampled = summary.python.lines[:MAX_SAMPLED_LINES] if summary.python is not None else ()
+    places = [Place(one.file, one.line) for one in sampled]
+    places = [*named_places(summary.findings, shown), *places]
     folder = Path(read.run.environment.folder)
     source = attempts.part("the source", lambda: tuple(source_lines([folder], places)))
     case = attempts.part("the case", lambda: _case(directory)) or Case()
     roofline = attempts.part("the roofline", lambda: operator_roofline(case.sites, case.device))
     modules = attempts.part("the modules", lambda: module_tree(case.sites))
     stacks = attempts.part("the Python samples", lambda: _stacks(directory, read))
+    steady = attempts.part("the steps", lambda: steady_steps(read.steps)) or SteadySteps()
     return RunPage(
         summary=summary,
         study=case.study,
@@ -68,13 +76,23 @@ def run_page(directory: RunDirectory, summary: RunSummary) -> RunPage:
         capture=read.capture,
         steps=steps,
         steps_left_out=len(read.steps) - len(steps),
-        step_ms=histogram([step.dur_ns / 1e6 for step in read.steps if step.window == "light"]),
+        step_ms=histogram([duration(step, steady.device_clock) / 1e6 for step in steady.steps]),
+        first_steady=steady.steps[0].index if steady.steps else None,
+        traced_factor=_traced_factor(read.steps, steady),
         telemetry=samples,
         telemetry_left_out=len(read.telemetry) - len(samples),
         timeline=shown,
         source=source or (),
         problems=tuple(attempts.failures),
     )
+
+
+def _with_short_names(summary: RunSummary, names: FileNames) -> RunSummary:
+    """Name the files of sampled lines as findings do, so that both stand beside one line."""
+    if summary.python is None:
+        return summary
+    lines = tuple(replace(line, file=names.shown(line.file)) for line in summary.python.lines)
+    return replace(summary, python=replace(summary.python, lines=lines))
 
 
 def run_timeline(read: RunRead, attempts: Attempts) -> Timeline | None:
@@ -112,6 +130,14 @@ def named_places(findings: Findings, shown: Timeline | None) -> list[Place]:
                 total_ns[Place(place.file, place.line)] += length
     longest = sorted(total_ns, key=lambda place: -total_ns[place])
     return places + longest[:MAX_SOURCE_PLACES]
+
+
+def _traced_factor(steps: Sequence[Step], steady: SteadySteps) -> float | None:
+    """Return how many times as long a traced step takes as a steady one, on the host."""
+    traced = [step.dur_ns for step in steps if step.window == "traced" and step.dur_ns > 0]
+    if not traced or not steady.steps:
+        return None
+    return median(traced) / median(step.dur_ns for step in steady.steps)
 
 
 def _case(directory: RunDirectory) -> Case | None:

@@ -69,7 +69,11 @@ class RunPage(Struct, frozen=True, kw_only=True):
     """The steps of that rank, by index; thinned if there are more than a page holds."""
     steps_left_out: int = 0
     step_ms: Histogram | None = None
-    """The distribution of the steps that the figures count; None if there are too few."""
+    """The distribution of the steps that the median is over; None if there are too few."""
+    first_steady: int | None = None
+    """Index of the first steady step: those before it are warm-up. None if no step is steady."""
+    traced_factor: float | None = None
+    """How many times as long a traced step takes as a steady one; None if either is not known."""
     telemetry: tuple[Telemetry, ...] = ()
     telemetry_left_out: int = 0
     timeline: Timeline | None = None

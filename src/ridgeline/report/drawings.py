@@ -10,7 +10,8 @@ from typing import Literal
 from msgspec import Struct
 
 Unit = Literal[
-    "", "ns", "ms", "s", "bytes", "share", "count", "W", "°C", "MHz", "FLOP/s", "B/s", "FLOP/B", "J"
+    "", "ns", "ms", "s", "bytes", "share", "count", "W", "°C", "MHz", "%", "FLOP/s", "B/s",
+    "FLOP/B", "J",
 ]  # fmt: skip
 
 
@@ -43,8 +44,11 @@ class CurvesPlot(Struct, frozen=True, kw_only=True):
     curves: tuple[Curve, ...]
     x_unit: Unit = ""
     stacked: bool = False
-    stepped: bool = False
-    """Whether a value holds until the next point, as the bars of a histogram do."""
+    stepped: Literal["", "after", "around"] = ""
+    """Whether a value holds until the next point, as the bars of a histogram do, or around its
+    point, as those of steps do."""
+    from_zero: bool = True
+    """Whether the axis of the values begins at 0."""
     marks: tuple[Mark, ...] = ()
     bands: tuple[Band, ...] = ()
     caption: str = ""
@@ -123,6 +127,8 @@ class LineMark(Struct, frozen=True, kw_only=True):
     line: int
     text: str
     kind: Literal["finding", "time"]
+    share: float = 0.0
+    """The share of the time that the line takes, which is drawn as a bar."""
 
 
 class Source(Struct, frozen=True, kw_only=True):

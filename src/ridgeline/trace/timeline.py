@@ -54,6 +54,7 @@ MAX_NAME_LENGTH, SHOWN_NAME_LENGTH, MAX_STACK = 1_000, 100, 6
 """Characters of a name, which is cut in the middle, and as many as a report shows of it: templates
 have to be read to their end to be shortened. Functions of a stack."""
 MAX_SHAPE_LENGTH, MAX_FRAME_LENGTH = 120, 160
+_COLLECTIVE = re.compile(r"^(gloo|mpi|ucc|nccl|xccl|hccl):|^c10d::|^_c10d_functional::")
 _LAUNCH = re.compile(r"Launch", re.IGNORECASE)
 _MODULE_CALL = re.compile(r"torch/nn/modules/module\.py\(\d+\): _(wrapped_)?call_impl$")
 _TABLES = ("frames", "annotations", "ops", "calls")
@@ -278,6 +279,10 @@ class _Reader:
         start, end = self.window.start_ns, self.window.end_ns
         if self.window.by_steps:
             return start, end
+        if len(self.steps) and not len(self.trace.device):
+            # Without a device nothing goes on after the last step, but the profiler that is stopped
+            # inside an optimizer's step records this step until it has stopped.
+            return int(self.steps.start[0]), int(self.steps.end[-1])
         if len(self.steps):
             start, end = min(start, int(self.steps.start[0])), max(end, int(self.steps.end[-1]))
         elif len(self.trace.ops):
@@ -349,7 +354,8 @@ class _Reader:
         opens[1:] = (phase[1:] != phase[:-1]) | (start[1:] - end[:-1] > MAX_PHASE_PAUSE_NS)
         first = np.flatnonzero(opens)
         last = np.append(first[1:], len(start)) - 1 if len(first) else first
-        return start[first], end[last] - start[first], phase[first]
+        start, end = np.maximum(start[first], self.start), np.minimum(end[last], self.end)
+        return start, end - start, phase[first]
 
     def _lane(self, kind: LaneKind, start: Times, dur: Times, row: Rows) -> _Lane:
         keep = (dur > 0) & (start < self.end) & (start + dur > self.start)
@@ -516,6 +522,8 @@ class _Reader:
         )  # fmt: skip
 
     def _host_kind(self, name: str, table: str, phase: int) -> str:
+        if _COLLECTIVE.search(name):
+            return "communication"
         if table == "calls":
             for kind, test in _CALL_KINDS:
                 if test(name):

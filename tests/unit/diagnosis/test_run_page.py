@@ -5,10 +5,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ridgeline.diagnosis import run_page
+from ridgeline.diagnosis.recorded_run import FileNames
 from ridgeline.diagnosis.run_page import NEIGHBOURS, histogram, source_lines, thinned
 from ridgeline.records.facts import Place
+from ridgeline.records.run import Environment, PythonLine, PythonView, RunFile, Target
+from tests.unit.report import made_up_run
 
 
 @given(st.lists(st.integers(), max_size=200), st.integers(2, 50))
@@ -51,3 +55,15 @@ def test_the_page_holds_only_so_many_lines(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "a.py").write_text("x\n" * 1000)
     places = [Place("a.py", number) for number in range(100, 900, 100)]
     assert sum(len(one.lines) for one in source_lines([tmp_path], places)) == 30
+
+
+def test_sampled_lines_are_named_as_findings_name_them(tmp_path: Path) -> None:
+    run = RunFile(
+        name="train", target=Target(kind="script", name="train.py"), status="finished",
+        environment=Environment(directory=str(tmp_path)),
+    )  # fmt: skip
+    line = PythonLine(file=str(tmp_path / "train.py"), line=3, function="main")
+    summary = replace(made_up_run.summary(), python=PythonView(lines=(line,)))
+    found = run_page._with_short_names(summary, FileNames(run, None))
+    assert found.python is not None
+    assert found.python.lines[0].file == "train.py"

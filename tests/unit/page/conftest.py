@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
@@ -31,7 +31,8 @@ def browser() -> Iterator[Browser]:
 
 
 class Opened:
-    """A page opened from disk, with what it asked for and what it complained about."""
+    """A page opened from disk, with what it asked for, and what it complained about or asked a
+    person."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -39,7 +40,12 @@ class Opened:
         self.requests: list[str] = []
         page.on("console", lambda m: self.complaints.append(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", self._asked)
         page.on("request", lambda request: self.requests.append(request.url))
+
+    def _asked(self, dialog: Dialog) -> None:
+        self.complaints.append(dialog.message)
+        dialog.dismiss()
 
 
 Open = Callable[..., Opened]

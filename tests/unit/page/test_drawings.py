@@ -5,7 +5,7 @@ import pytest
 from ridgeline.records.trace import Roofline
 from ridgeline.report.document import Block, Column, Document, Span, Table
 from ridgeline.report.document import row as table_row
-from ridgeline.report.drawings import IciclePlot, Measure
+from ridgeline.report.drawings import Curve, CurvesPlot, IciclePlot, Measure
 from ridgeline.report.renderers import html
 from ridgeline.report.views.trace_work import roofline_plot
 from tests.unit.page.conftest import Open
@@ -158,3 +158,25 @@ def test_a_mark_of_a_static_picture_has_a_tip(opened: Open) -> None:
     page = opened(comparison_page()).page
     page.locator("svg circle[aria-label^='A/A control']").first.hover()
     assert page.locator(".tip").inner_text().startswith("A/A control: 1.00")
+
+
+def test_curves_are_read_and_hidden_by_keys(opened: Open) -> None:
+    page = opened(page_of(CurvesPlot(
+        title="two curves", x=(1.0, 2.0, 3.0), x_name="step", unit="ms", stepped="around",
+        stacked=True, curves=(
+            Curve(name="forward", kind="forward", values=(1.0, 2.0, 4.0)),
+            Curve(name="backward", kind="backward", values=(5.0, 6.0, 7.0)),
+        ),
+    )))  # fmt: skip
+    stage = page.page.locator("figure[data-view=CurvesPlot] .stage")
+    page.page.locator(".u-legend").wait_for()
+    stage.focus()
+    for _ in range(2):
+        stage.press("ArrowRight")
+    page.page.wait_for_timeout(100)
+    assert page.page.locator(".u-legend .u-value").all_inner_texts() == ["2", "6 ms", "2 ms"]
+    name = page.page.locator(".u-legend th", has_text="backward")
+    name.focus()
+    name.press("Enter")
+    assert "u-off" in (page.page.locator(".u-legend tr.u-off").get_attribute("class") or "")
+    assert page.complaints == []

@@ -270,3 +270,20 @@ def test_the_timeline_fits_its_window(text: str, opened: Open, width: int, schem
     canvas = page.locator(".lanes canvas")
     corner = canvas.evaluate("c => [...c.getContext('2d').getImageData(2, 2, 1, 1).data]")
     assert (sum(corner[:3]) < 3 * 128) == (scheme == "dark")
+
+
+def test_a_finding_outside_all_functions_leads_to_the_code_of_its_file(
+    opened: Open, tmp_path: Path
+) -> None:
+    """A frame of a file's top level is named by the line at which the profiler was started."""
+    made = Made().frame("train.py(12): <module>", 100, 900).op("aten::mm", 200, 500)
+    found, traces = study([made.write(tmp_path)], cache=False)
+    late = Finding(
+        rule="late-rank", family="communication", claim="Rank 1 is late", share_pct=40.0,
+        gain_bound=2.0, confidence="high", file="train.py", line=4, function="<module>",
+    )  # fmt: skip
+    shown = TracePage(timeline=timeline(traces, found))
+    report = trace_report(found, Findings(findings=(late,)), page=lambda: shown)
+    page = opened(formatted(report, ".html")).page
+    page.locator("button[data-way=timeline]").first.click()
+    assert "train.py:12" in page.locator(".event").inner_text()

@@ -92,3 +92,16 @@ def test_modules_are_a_tree_with_all_measures() -> None:
     assert plot is not None
     assert [m.values for m in plot.measures] == [(10, 7), (4, 4), (2, 1)]
     assert plot.parents == (-1, 0)
+
+
+def test_the_costliest_line_is_told_not_the_outermost() -> None:
+    def node(parent: int, line: int, main: int, *, is_own: bool = True) -> StackNode:
+        return StackNode(
+            parent=parent, function="f", file="a/train.py", line=line, is_own=is_own, main=main
+        )
+
+    nodes = (node(-1, 1, 10), node(0, 2, 9), node(1, 0, 6, is_own=False), node(2, 3, 6))
+    plot = python_plot(PythonStacks(nodes=nodes, interval_s=0.01, main=10))
+    assert plot is not None
+    assert plot.title.startswith("60 % of")
+    assert "train.py:3 " in plot.title

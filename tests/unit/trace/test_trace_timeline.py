@@ -250,3 +250,23 @@ def test_a_steady_trace_says_how_much_of_it_is_idle(tmp_path: Path) -> None:
     busy = sum(sum(lane.length_ns) for lane in lanes(found, "device"))
     idle = sum(sum(lane.length_ns) for lane in lanes(found, "idle"))
     assert found.idle_share == pytest.approx(idle / (busy + idle), rel=1e-6)
+
+
+def test_without_a_device_the_timeline_ends_with_the_last_step(tmp_path: Path) -> None:
+    """A profiler that is stopped inside an optimizer's step records it until it has stopped."""
+    made = Made()
+    made.span("ProfilerStep#0", 100, 900).op("aten::mm", 200, 500)
+    made.span("Optimizer.step#AdamW.step", 900, 5_000)
+    found = shown(made, tmp_path)
+    assert found.length_ns == 900_000
+    (phases,) = lanes(found, "phases")
+    assert max(map(sum, zip(phases.start_ns, phases.length_ns, strict=True))) == 900_000
+    assert found.main_phase == "forward"
+
+
+def test_exchanges_between_ranks_have_a_kind_of_their_own(tmp_path: Path) -> None:
+    made = Made().op("aten::mm", 100, 50).span("gloo:all_reduce", 200, 300)
+    found = shown(made.op("c10d::allreduce_", 600, 10), tmp_path)
+    kinds = {work.name: work.kind for lane in lanes(found, "host") for work in works(found, lane)}
+    assert kinds["gloo:all_reduce"] == kinds["c10d::allreduce_"] == "communication"
+    assert kinds["aten::mm"] != "communication"

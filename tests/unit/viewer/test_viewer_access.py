@@ -29,6 +29,19 @@ ROUTES = (
 """What a curious page could ask for."""
 
 
+FOREIGN_NAMES = (
+    "evil.test", "a.evil.test", "localhost.evil.test", "127.0.0.1.evil.test", "127.0.0.1.nip.io",
+    "localtest.me", "www.localhost", "localhost.localdomain", "ip6-localhost", "local", "host",
+    "xn--lcalhost-54a.test", "127.0.0.3", "127.255.255.254", "128.0.0.1", "0", "0.0.0.0", "1",
+    "10.0.0.1", "192.168.0.1", "169.254.169.254", "172.17.0.1", "0x7f.0.0.1", "0x7f000001",
+    "017700000001", "127.0.1", "127.000.000.001", "[::]", "[::ffff:127.0.0.1]", "[0:0:0:0:0:0:0:1]",
+    "[fe80::1]", "127.0.0.1%00", "127.0.0.1%20", "127.0.0.1 ", "localhost\t", "user@localhost",
+    "localhost@evil.test", "127.0.0.1#", "127.0.0.1/", "127.0.0.1?", "127.0.0.1;evil.test",
+    "127.0.0.1,evil.test", "*", "null", "undefined",
+)  # fmt: skip
+"""Host names that are not the viewer's own, however much they look like it."""
+
+
 def foreign(port: int) -> list[dict[str, str]]:
     """Return headers that a browser sends with the requests of other pages, or that a program
     makes up. Each of them is to be refused even with the right cookie."""
@@ -38,12 +51,16 @@ def foreign(port: int) -> list[dict[str, str]]:
         f"localhost:{port}0", f"[::1]:{port}", f"0.0.0.0:{port}", f"127.0.0.2:{port}",
         f"2130706433:{port}", f"127.1:{port}", f"localhost.:{port}", f"localhost.evil.test:{port}",
         f"127.0.0.1:{port}.evil.test", f"evil.test@127.0.0.1:{port}", f"{own}, evil.test", "-",
+        *(f"{name}:{port}" for name in FOREIGN_NAMES),
     )  # fmt: skip
     origins = (
         "null", "http://evil.test", f"http://evil.test:{port}", f"https://{own}", "http://127.0.0.1",
         f"http://127.0.0.1:{port + 1}", f"http://localhost:{port}", f"http://{own}.evil.test",
         f"http://{own}/", "file://", "chrome-extension://abcdef", f"http://{own} http://evil.test",
-        "*",
+        "*", f"http://[::1]:{port}", f"http://0.0.0.0:{port}", f"http://127.1:{port}",
+        f"http://2130706433:{port}", f"http://localhost.:{port}", f"ws://{own}", f"ftp://{own}",
+        f"http://evil.test@{own}", f"http://{own}@evil.test", f"http://{own}#", f"http://{own}?x",
+        f"{own}", f"//{own}", "data:text/html,x", "about:blank", "moz-extension://abcdef", "-",
     )  # fmt: skip
     sites = ("cross-site", "same-site", "unknown")
     return [
@@ -64,7 +81,22 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def test_the_requests_are_as_many_as_promised(served: Served) -> None:
     assert len(set(ROUTES)) >= 60
-    assert len(foreign(served.port)) >= 30
+    hosts = [headers for headers in foreign(served.port) if "Host" in headers]
+    origins = [headers for headers in foreign(served.port) if "Origin" in headers]
+    assert len(hosts) >= 60
+    assert len(origins) >= 30
+
+
+def test_no_foreign_host_is_let_in_by_any_origin(served: Served) -> None:
+    """All pairs on the route that shows most, and the viewer's own Host and Origin among them."""
+    headers = foreign(served.port)
+    hosts = [one["Host"] for one in headers if "Host" in one]
+    origins = [served.origin, *(one["Origin"] for one in headers if "Origin" in one)]
+    for host in hosts:
+        for origin in origins:
+            sent = {"Cookie": served.cookie, "Host": host, "Origin": origin}
+            response = served.request("GET", "/", sent)
+            assert (response.status, response.text) == (403, REFUSAL), sent
 
 
 def test_the_owner_sees_the_canary(served: Served) -> None:

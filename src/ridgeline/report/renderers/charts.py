@@ -38,7 +38,7 @@ MAX_NAME_LETTERS = 21
 KINDS = (
     "busy", "input", "synchronisation", "transfer", "launch-bound", "allocator", "compile",
     "collective wait", "garbage collection", "other host", "between kernels", "unknown",
-    "forward", "backward", "optimizer", "evaluation",
+    "forward", "backward", "optimizer", "evaluation", "other",
 )  # fmt: skip
 """Causes of idle time, and phases of a step, that have a colour in the page's style."""
 _UNNAMED = ("idle", "not explained")

@@ -8,8 +8,9 @@ from ridgeline.report.document import Figures
 from ridgeline.report.plain import printable
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-_LAYOUT = {"\n", "\r", "\t"}
-"""Characters that a quoted cell may hold as they are."""
+_LAYOUT = {"\n", "\t"}
+"""Characters that a cell may hold as they are. A carriage return alone is not quoted by the csv
+module, and ends a line for many readers."""
 
 
 def render(figures: Figures) -> str:

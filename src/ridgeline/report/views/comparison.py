@@ -51,6 +51,7 @@ from ridgeline.report.document import (
 )
 from ridgeline.report.numbers import NOTHING, interval, is_ratio, share, time, times
 from ridgeline.report.reasons import explain, record_data
+from ridgeline.report.views.timing import forest_title, samples_title
 from ridgeline.units import plural
 
 SCHEMA = "ridgeline.comparison/1"
@@ -335,8 +336,10 @@ def _interval_mark(name: str, estimate: Estimate, tone: Tone) -> IntervalMark:
 
 
 def _forest(marks: Iterable[IntervalMark], comparison: Comparison) -> ForestChart:
+    known = tuple(mark for mark in marks if is_ratio(mark.value))
     return ForestChart(
-        marks=tuple(mark for mark in marks if is_ratio(mark.value)),
+        marks=known,
+        title=forest_title(known[1:]),
         band=comparison.noise_band,
         band_meaning=band_meaning(comparison),
     )
@@ -364,16 +367,12 @@ def samples_of(comparison: Comparison) -> list[tuple[str, Variant]]:
 
 
 def _samples_chart(comparison: Comparison) -> SamplesChart:
-    strips = (
-        SampleStrip(
-            name=name,
-            samples_ns=variant.samples_ns,
-            median_ns=variant.summary.median_ns,
-            is_baseline=name in ("baseline", "control"),
-        )
+    strips = tuple(
+        SampleStrip(name=name, samples_ns=variant.samples_ns, median_ns=variant.summary.median_ns,
+                    is_baseline=name in ("baseline", "control"))
         for name, variant in samples_of(comparison)
-    )
-    return SamplesChart(strips=tuple(strips))
+    )  # fmt: skip
+    return SamplesChart(strips=strips, title=samples_title(strips))
 
 
 def _evidence(candidate: Candidate, several: bool) -> Section:

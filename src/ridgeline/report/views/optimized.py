@@ -293,6 +293,8 @@ def _race(result: Optimized) -> Iterator[Block]:
         marks.append(_raced_mark("A/A control", race.control))
     better = sum(ratio.ci_low > 1 for _, ratio in raced)
     title = f"In the race {better} of {plural(len(raced), 'set')} were surely faster"
+    if race is not None and race.ratio is not None and race.ratio.ci_low > 1:
+        title += f"; what it proposed was {factor(race.ratio)} as fast"
     chart = ForestChart(
         marks=tuple(marks), band=MIN_FACTOR - 1,
         band_meaning=f"differences below {100 * (MIN_FACTOR - 1):.0f} %, which do not matter",
@@ -319,8 +321,12 @@ def _losses(result: Optimized) -> Iterator[Block]:
     steps = min(len(total.losses_before), len(total.losses_after))
     if steps < MIN_DRAWN_LOSSES:
         return
+    pairs = zip(total.losses_before[:steps], total.losses_after[:steps], strict=True)
+    largest = max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
+    differ = f"differ by at most {units.significant(largest, 2)}" if largest else "are equal"
     plot = CurvesPlot(
-        title="Losses with and without the fixes, step by step on the same data",
+        title=f"With and without the fixes, the losses of a step on the same data {differ}",
+        from_zero=False,
         x=tuple(float(step) for step in range(steps)),
         x_name="step",
         unit="",

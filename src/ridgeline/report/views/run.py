@@ -298,7 +298,7 @@ def _commands(summary: RunSummary) -> tuple[Command, ...]:
 def remarks(summary: RunSummary) -> tuple[Item, ...]:
     """Return a line for each thing that a person should know and that no shown finding states."""
     return (
-        *_deciding_numbers(summary), *_endings(summary), *_regions(summary), *_held_memory(summary),
+        *_deciding_numbers(summary), *endings(summary), *_regions(summary), *_held_memory(summary),
         *_memory(summary), *_energy(summary), *_machine(summary), *_waits(summary),
         *_compilation(summary), *_losses(summary), *_doubts(summary),
         *_first_of("missing", _missing(summary), "quiet"),
@@ -334,7 +334,8 @@ _ENDINGS: dict[Status, str] = {
 }
 
 
-def _endings(summary: RunSummary) -> Iterator[Item]:
+def endings(summary: RunSummary) -> Iterator[Item]:
+    """Yield how the program and its ranks ended, where that is not their own end."""
     for number, end in enumerate(summary.rank_ends[:MAX_NAMED]):
         first = "first, " if not number and end.status in ("raised", "killed") else ""
         parts = [] if end.torch_imported else ["did not import torch"]

@@ -2,7 +2,8 @@
 the record as a figure: steps, telemetry, memory, surroundings, and how all this was measured."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
+from statistics import mean
 from typing import get_args
 
 from ridgeline import units
@@ -20,6 +21,7 @@ from ridgeline.report.document import (
     Section,
     Span,
     item,
+    plain,
 )
 from ridgeline.report.drawings import Band, Curve, CurvesPlot, Mark, Unit
 from ridgeline.report.numbers import share
@@ -31,15 +33,18 @@ from ridgeline.report.views.timeline import timeline_section
 PHASES: tuple[Phase, ...] = get_args(Phase)
 MIN_CURVE_POINTS = 2
 _WINDOWS: dict[StepWindow, str] = {
-    "settle": "warm-up", "traced": "traced", "memory": "memory recorded", "disturbed": "disturbed",
+    "traced": "traced", "memory": "memory recorded", "disturbed": "disturbed",
 }  # fmt: skip
 """Windows whose steps take longer than the program's own; the figures leave them out."""
+UNDIVIDED = "not divided"
+"""Name of the steps of which only the length is known."""
+LOSS_DIGITS = 4
 
 
 def document(page: RunPage) -> Document:
     summary = page.summary
     limited = summary.verdict.bound in ("unknown", "memory-capacity-bound")
-    blocks: list[Block] = [KeyNumbers(tuple(_key_numbers(summary)))]
+    blocks: list[Block] = [*_ending(summary), KeyNumbers(tuple(_key_numbers(summary)))]
     if summary.findings.findings or (summary.step.phases and not limited):
         blocks.append(findings_section(summary.findings))
     blocks += timeline_section(
@@ -66,6 +71,13 @@ def document(page: RunPage) -> Document:
     )
 
 
+def _ending(summary: RunSummary) -> Iterator[Paragraph]:
+    """Yield how the program ended, if that is not its own end: all numbers are of a part of it."""
+    if summary.status in ("raised", "killed", "damaged"):
+        for ending in run.endings(summary):
+            yield Paragraph(f"the program {plain(ending.lines[0])}", "error")
+
+
 def _key_numbers(summary: RunSummary) -> Iterator[KeyNumber]:
     """Yield the numbers that matter most, as far as they are known."""
     step, rate, work = summary.step, summary.throughput, summary.efficiency
@@ -78,7 +90,7 @@ def _key_numbers(summary: RunSummary) -> Iterator[KeyNumber]:
     if rate.tokens_s or rate.samples_s:
         value = rate.tokens_s or rate.samples_s or 0.0
         noun = "tokens" if rate.tokens_s else "samples"
-        yield KeyNumber("throughput", f"{units.count(value)} {noun}/s")
+        yield KeyNumber("throughput", units.count(value), f"{noun} a second")
     if step.phases:
         largest = max(step.phases, key=lambda phase: phase.share)
         yield KeyNumber("largest phase", largest.phase, f"{share(largest.share)} of the step")
@@ -98,8 +110,11 @@ def _key_numbers(summary: RunSummary) -> Iterator[KeyNumber]:
     if seen.gpu_utilisation is not None:
         yield KeyNumber("GPU in use", share(seen.gpu_utilisation), "of the time")
     elif seen.program_cores is not None:
-        yield KeyNumber("processors in use", units.significant(seen.program_cores, 2),
-                        f"of {seen.cores}" if seen.cores else "")  # fmt: skip
+        used = seen.program_cores + (seen.worker_cores or 0.0)
+        note = f"of {seen.cores}" if seen.cores else ""
+        if seen.worker_cores:
+            note += f", {units.significant(seen.worker_cores, 2)} of them by workers"
+        yield KeyNumber("processors in use", units.significant(used, 2), note)
 
 
 def _python(page: RunPage) -> Iterator[Section]:
@@ -124,9 +139,11 @@ def _steps(page: RunPage) -> Iterator[Section]:
     blocks: list[Block] = [_step_curves(page, steps), *_distribution(page)]
     losses = [step for step in steps if step.loss is not None]
     if len(losses) >= MIN_CURVE_POINTS:
-        first, last = losses[0].loss or 0.0, losses[-1].loss or 0.0
+        first, last = (
+            units.significant(step.loss or 0.0, LOSS_DIGITS) for step in (losses[0], losses[-1])
+        )
         blocks.append(CurvesPlot(
-            title=f"The loss goes from {units.significant(first)} to {units.significant(last)}",
+            title=f"The loss goes from {first} to {last}", from_zero=False,
             x=tuple(float(step.index) for step in losses), x_name="step", unit="",
             curves=(Curve(name="loss", values=tuple(step.loss for step in losses)),),
         ))  # fmt: skip
@@ -138,9 +155,11 @@ def _steps(page: RunPage) -> Iterator[Section]:
 
 
 def _step_curves(page: RunPage, steps: Sequence[Step]) -> CurvesPlot:
-    """Return each step as a stack of its phases. A step of which only the length is known is
-    `other` as a whole."""
+    """Return each step as a stack of its phases, or as a whole where only its length is known."""
     parts = {phase: tuple(_phase_ms(step, phase) for step in steps) for phase in PHASES}
+    undivided = tuple(0.0 if step.detailed else step.dur_ns / 1e6 for step in steps)
+    if not any(step.detailed for step in steps):
+        parts.clear()
     summary, phases = page.summary, page.summary.step.phases
     title = "Each step by its phases"
     if phases:
@@ -152,16 +171,26 @@ def _step_curves(page: RunPage, steps: Sequence[Step]) -> CurvesPlot:
         x_name="step",
         unit="ms",
         stacked=True,
+        stepped="around",
         curves=tuple(
-            Curve(name=phase, kind=phase, values=values)
-            for phase, values in parts.items()
+            Curve(name=name, kind=kind, values=values)
+            for name, kind, values in (
+                *((phase, phase, values) for phase, values in parts.items()),
+                (UNDIVIDED, "unknown", undivided),
+            )
             if any(values)
         ),
-        bands=tuple(_bands(steps)),
+        bands=tuple(_bands(steps, page.first_steady)),
         marks=tuple(Mark(float(i), "compiles") for i in summary.step.compile_steps[:3]),
         caption="Drag over a part to zoom in, click twice to see all again; click a phase below to "
-        "hide it. Shaded: steps that no figure counts.",
+        f"hide it. Shaded: steps that no figure counts.{_undivided(undivided)}",
     )
+
+
+def _undivided(lengths: Sequence[float]) -> str:
+    if not any(lengths):
+        return ""
+    return f" Steps that are {UNDIVIDED} were only timed, because they are short."
 
 
 def _distribution(page: RunPage) -> Iterator[CurvesPlot]:
@@ -172,31 +201,32 @@ def _distribution(page: RunPage) -> Iterator[CurvesPlot]:
     yield CurvesPlot(
         title=f"Half of the steps take {_milliseconds(step.median_ms)} or less",
         x=found.edges, x_name="time of a step", x_unit="ms", unit="count", stacked=True,
-        stepped=True, marks=(Mark(step.median_ms, "median"),),
+        stepped="after", marks=(Mark(step.median_ms, "median"),),
         curves=(Curve(name="steps", values=(*found.counts, 0)),),
-        caption=f"How many of the counted steps took how long.{beyond}",
+        caption=f"How many of the {units.plural(step.steps, 'steady step')} took how long.{beyond}",
     )  # fmt: skip
 
 
 def _phase_ms(step: Step, phase: Phase) -> float:
+    if not step.detailed:
+        return 0.0
     known = step.device or step.host
     if phase == "other":
         return max(step.dur_ns - sum(known.values()), 0) / 1e6 + known.get("other", 0) / 1e6
     return known.get(phase, 0) / 1e6
 
 
-def _bands(steps: Sequence[Step]) -> Iterator[Band]:
+def _bands(steps: Sequence[Step], first_steady: int | None) -> Iterator[Band]:
     """Yield the runs of steps that are not counted."""
-    start = steps[0]
-    before = steps[0]
-    for step in (*steps[1:], None):
-        if step is not None and step.window == start.window:
-            before = step
-            continue
-        if start.window in _WINDOWS:
-            yield Band(start.index - 0.5, before.index + 0.5, _WINDOWS[start.window])
-        if step is not None:
-            start = before = step
+
+    def meaning(step: Step) -> str:
+        is_early = step.window == "settle" or (first_steady or 0) > step.index
+        return _WINDOWS.get(step.window, "warm-up" if is_early else "")
+
+    for text, run_of in groupby(steps, meaning):
+        same = list(run_of)
+        if text:
+            yield Band(same[0].index - 0.5, same[-1].index + 0.5, text)
 
 
 def _memory(page: RunPage) -> Iterator[Section]:
@@ -241,18 +271,50 @@ def _telemetry(page: RunPage) -> Iterator[Section]:
     cores: list[tuple[str, list[float | None]]] = [
         ("program", _rates(samples, worker=False)), ("workers", _rates(samples, worker=True)),
     ]  # fmt: skip
-    blocks += _over_time(page, "Processors that the program keeps busy", "count", cores)
-    for title, field, unit in (
-        ("The GPU is in use", "utilisation_percent", ""), ("GPU clock", "sm_mhz", "MHz"),
-        ("GPU power", "power_w", "W"), ("GPU temperature", "temperature_c", "°C"),
-    ):  # fmt: skip
+    keeps = "The program and its workers keep" if _known(cores[1][1]) else "The program keeps"
+    number = units.significant(sum(mean(_known(values) or (0.0,)) for _, values in cores), 2)
+    of = f" of {page.run.environment.cores}" if page.run.environment.cores else ""
+    blocks += _over_time(page, f"{keeps} {number}{of} processors busy", "count", cores)
+    for field, unit in _OF_GPU.items():
         curves: list[tuple[str, list[float | None]]] = [
             (f"GPU {index}", [_of_device(sample, index, field) for sample in samples])
             for index in devices
         ]
-        blocks += _over_time(page, title, unit, curves)  # type: ignore[arg-type]
+        values = _known([value for _, one in curves for value in one])
+        if values:
+            blocks += _over_time(page, _gpu_title(field, values, samples), unit, curves)
+    spent = page.summary.energy
+    if spent.joules_per_step:
+        source = f" ({spent.source})" if spent.source else ""
+        joules = units.significant(spent.joules_per_step)
+        blocks.append(Paragraph(f"A step takes {joules} J of energy{source}."))
     if blocks:
         yield Section(title="Telemetry", blocks=tuple(blocks))
+
+
+_OF_GPU: dict[str, Unit] = {
+    "utilisation_percent": "%", "sm_mhz": "MHz", "power_w": "W", "temperature_c": "°C"
+}  # fmt: skip
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _gpu_title(field: str, values: Sequence[float], samples: Sequence[Telemetry]) -> str:
+    """Return what the samples of GPUs show, in a sentence."""
+    average, most = units.significant(mean(values)), units.significant(max(values))
+    if field == "utilisation_percent":
+        return f"The GPU is in use {average} % of the time"
+    if field == "sm_mhz":
+        limit = max((d.sm_max_mhz or 0 for s in samples for d in s.devices), default=0)
+        of = f" of {limit:,} MHz" if limit else " MHz"
+        return f"The GPU runs at {mean(values):,.0f}{of} on average"
+    if field == "power_w":
+        limit_w = max((d.power_limit_w or 0.0 for s in samples for d in s.devices), default=0.0)
+        of = f"; its limit is {units.significant(limit_w)} W" if limit_w else ""
+        return f"The GPU draws {average} W on average and {most} W at most{of}"
+    return f"The GPU is {average} °C warm on average and {most} °C at most"
 
 
 def _of_device(sample: Telemetry, index: int, field: str) -> float | None:
@@ -339,10 +401,40 @@ def _measuring(page: RunPage) -> Iterator[Item]:
         )
     traced = sum(one.window == "traced" for one in page.steps)
     if traced:
-        yield item("trace", f"{units.plural(traced, 'step')} after the timed ones; figures of "
-                   "operators are from these, times of steps are not")  # fmt: skip
+        yield item("trace", f"{units.plural(traced, 'step')}; figures of operators are from these, "
+                   "times of steps are not")  # fmt: skip
     if page.telemetry:
         total = len(page.telemetry) + page.telemetry_left_out
         yield item("telemetry", f"{units.plural(total, 'sample')} by a process beside the program")
+    yield from _overhead(page)
+    yield item("estimated", *_estimated(summary))
     for text in (*summary.problems, *page.problems):
         yield item("problem", text, level="doubt")
+
+
+def _overhead(page: RunPage) -> Iterator[Item]:
+    """Yield what recording cost the program, as far as this run tells."""
+    lines = [
+        "timing the other steps costs less than 1 % of a step of 5 ms, and less of longer ones "
+        "(measured on other programs)"
+    ]
+    if page.traced_factor is not None:
+        times = units.significant(page.traced_factor, 2)
+        lines.insert(0, f"a traced step takes {times} × as long as a steady one")
+    yield item("overhead", *lines)
+
+
+def _estimated(summary: RunSummary) -> Iterator[str]:
+    """Yield which figures are no measurements, and what they rest on."""
+    work = summary.efficiency
+    if work.flops_per_step is not None:
+        covered = f", which {share(work.coverage)} of operator time have" if work.coverage else ""
+        yield f"FLOPs: counted by formulas from the shapes of operators{covered}"
+        yield "bytes and intensity: the least that an operator has to move"
+    if work.ceiling_flops_s is not None:
+        source = "measured on this machine" if work.ceiling_source == "measured" else "a datasheet"
+        yield f"the ceiling for MFU: {source}, {units.flops(work.ceiling_flops_s)}"
+    yield (
+        "the gain of a finding: the most that can be won if its time goes to zero; ridgeline "
+        "optimize and ridgeline compare measure what a fix brings"
+    )

@@ -1,10 +1,13 @@
 """What a run's page says of its work: operators below their ceilings, modules, kernels,
 collectives, and the lines of Python."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from ridgeline import units
-from ridgeline.records.run_page import ModuleWork, PythonStacks, RunPage
+from ridgeline.records.run_page import ModuleWork, PythonStacks, RunPage, StackNode
 from ridgeline.records.trace import RooflineRow, TraceStudy
 from ridgeline.report.document import (
     Block,
@@ -21,12 +24,22 @@ from ridgeline.report.numbers import NOTHING, share, share_text, time
 from ridgeline.report.plain import kernel_name
 from ridgeline.report.views import trace_work
 
+MAX_NAMED_MODELS = 3
+"""Models whose parameters are counted below the tree of modules."""
+
 
 def work_sections(page: RunPage) -> Iterator[Section]:
     """Yield the sections on the traced steps and on Python."""
     blocks = list(_operators(page))
     if (tree := module_plot(page.modules)) is not None:
-        blocks.append(tree)
+        seen = page.capture.modules if page.capture is not None else ()
+        sizes = [
+            f"{one.name} has {units.count(one.parameters)} parameters "
+            f"({units.bytes_(one.parameter_bytes)})."
+            for one in seen[:MAX_NAMED_MODELS]
+            if one.parameters
+        ]
+        blocks.append(replace(tree, caption=" ".join((tree.caption, *sizes))))
     if page.study is not None:
         blocks += _tables(page.study)
     if blocks:
@@ -84,7 +97,9 @@ def module_plot(modules: Sequence[ModuleWork]) -> IciclePlot | None:
     """Return the tree of modules; None where the trace shows none."""
     if not modules:
         return None
-    inner = [m for m in modules if m.parent >= 0] or list(modules)
+    children = Counter(m.parent for m in modules)
+    # What stands alone in another module says nothing: a wrapper, or a container.
+    inner = [m for m in modules if m.parent >= 0 and children[m.parent] > 1] or list(modules)
     largest = max(inner, key=lambda module: module.ns)
     whole = sum(m.ns for m in modules if m.parent < 0) or 1.0
     measures = (
@@ -110,18 +125,34 @@ def _tables(study: TraceStudy) -> Iterator[Block]:
             yield Section(title=section.title, blocks=section.blocks, folded=True)
 
 
+def _samples_alone(nodes: Sequence[StackNode]) -> dict[int, int]:
+    """Return the samples of the main process in each of the program's own lines, without those in
+    other own lines that it calls."""
+    alone: dict[int, int] = {}
+    holder: list[int] = []  # the nearest own line at or above each node
+    for i, node in enumerate(nodes):
+        above = holder[node.parent] if node.parent >= 0 else -1
+        if node.is_own:
+            alone[i] = node.main
+            if above >= 0:
+                alone[above] -= node.main
+        holder.append(i if node.is_own else above)
+    return alone
+
+
 def python_plot(stacks: PythonStacks) -> IciclePlot | None:
     """Return the stacks as a figure in which callers stand above what they call."""
     nodes = stacks.nodes
     if not nodes:
         return None
-    lines = [n for n in nodes if n.is_own]
     title = "Where Python spends its time"
-    if stacks.main and lines:
-        deepest = max(lines, key=lambda node: node.main)
+    alone = _samples_alone(nodes)
+    if stacks.main and any(alone.values()):
+        costliest = max(alone, key=alone.__getitem__)
+        line = nodes[costliest]
         title = (
-            f"{share(deepest.main / stacks.main)} of the program's time is in "
-            f"{deepest.file}:{deepest.line} and what it calls"
+            f"{share(alone[costliest] / stacks.main)} of the program's time is in "
+            f"{line.file.rpartition('/')[2]}:{line.line} and the library code that it calls"
         )
     rest = (
         f" {units.plural(stacks.left_out, 'rare function')} not drawn." if stacks.left_out else ""

@@ -211,4 +211,6 @@ def _line_marks(python: PythonView | None) -> Iterable[LineMark]:
         if line.total_share >= MIN_LINE_SHARE:
             who = " of a worker" if line.process == "worker" else ""
             text = f"{share(line.total_share)} of the time{who}"
-            yield LineMark(file=line.file, line=line.line, text=text, kind="time")
+            yield LineMark(
+                file=line.file, line=line.line, text=text, kind="time", share=line.total_share
+            )

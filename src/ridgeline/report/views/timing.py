@@ -1,11 +1,14 @@
 """How long one call takes: the median with its interval, and every sample."""
 
+from collections.abc import Sequence
+
 from ridgeline import units
 from ridgeline.records.latency import Latency
 from ridgeline.report.document import (
     Block,
     Column,
     Document,
+    IntervalMark,
     Paragraph,
     SamplesChart,
     SampleStrip,
@@ -28,6 +31,21 @@ def document(name: str, latency: Latency) -> Document:
         about=(f"{units.plural(summary.count, 'sample')}{each}", latency.clock),
         blocks=tuple(blocks),
     )
+
+
+def forest_title(candidates: Sequence[IntervalMark]) -> str:
+    """Return what the intervals of candidates show, in a few words."""
+    if len(candidates) == 1:
+        return f"{candidates[0].name}: {candidates[0].figure} times as fast as the baseline"
+    return "How many times as fast as the baseline each candidate is"
+
+
+def samples_title(strips: Sequence[SampleStrip]) -> str:
+    """Return what the samples of variants show, in a few words."""
+    medians = [time(strip.median_ns) for strip in strips]
+    if len(medians) < 2:
+        return "Every sample over the rounds"
+    return f"Samples over the rounds: half take at most {', '.join(medians[:-1])} and {medians[-1]}"
 
 
 def _table(latency: Latency) -> Table:

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from statistics import median
 from typing import Any
 
 from msgspec.structs import replace
@@ -22,6 +23,8 @@ from ridgeline.report.document import (
     Document,
     Figures,
     Item,
+    KeyNumber,
+    KeyNumbers,
     Labelled,
     Level,
     Paragraph,
@@ -34,7 +37,7 @@ from ridgeline.report.document import (
     Table,
     prose,
 )
-from ridgeline.report.numbers import share_text, time
+from ridgeline.report.numbers import share, share_text, time
 from ridgeline.report.reasons import trace_verdict
 from ridgeline.report.views import trace_time, trace_work
 from ridgeline.report.views.findings import answers_section, findings_section, shown_findings
@@ -119,6 +122,8 @@ def document(
 ) -> Document:
     """Return the document; `limit` is how many rows of each table are formatted."""
     blocks: list[Block] = []
+    if page is not None and (numbers := tuple(_key_numbers(study))):
+        blocks.append(KeyNumbers(numbers))
     if study.window.note:
         blocks.append(Paragraph(study.window.note, "quiet"))
     blocks += _checks(study)
@@ -150,6 +155,34 @@ def document(
         title=f"{study.label}: {verdict}",
         footer=SCHEMA,
     )
+
+
+def _key_numbers(study: TraceStudy) -> Iterator[KeyNumber]:
+    """Yield the numbers that matter most, as far as the trace tells them."""
+    steps = [step.dur_ns for device in study.devices for step in device.steps]
+    if steps:
+        note = f"median of {len(steps):,}" if len(steps) > 1 else "the one that was recorded"
+        yield KeyNumber("step", time(round(median(steps))), note)
+    whole = all_devices(study)
+    if whole.busy_ns is not None and whole.window_ns:
+        yield KeyNumber("device busy", share(whole.busy_ns / whole.window_ns),
+                        f"of {time(study.window.ns)}")  # fmt: skip
+        if study.idle.causes and study.idle.causes[0].ns:
+            cause = study.idle.causes[0]
+            note = f"{share(cause.ns / whole.window_ns)} of the window"
+            yield KeyNumber("largest idle cause", cause.cause, note)
+    if study.categories:
+        largest = max(study.categories, key=lambda one: one.device_ns)
+        yield KeyNumber("largest kind of work", largest.category,
+                        f"{share(largest.share)} of device time")  # fmt: skip
+    exposed = sum(device.exposed_communication_ns for device in study.devices)
+    if exposed and whole.window_ns:
+        yield KeyNumber("exposed communication", share(exposed / whole.window_ns), "of the window")
+    elif study.launch.per_step is not None:
+        yield KeyNumber("launches", units.count(study.launch.per_step), "a step")
+    if study.memory:
+        peak = max(study.memory, key=lambda curve: curve.peak_bytes)
+        yield KeyNumber("peak memory", units.bytes_(peak.peak_bytes), f"on {peak.device}")
 
 
 def headline(study: TraceStudy) -> str:

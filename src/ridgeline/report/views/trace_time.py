@@ -78,7 +78,7 @@ def _gap_timeline(study: TraceStudy) -> TimelineChart | None:
         window=time(window.ns),
         title="Gaps along the window",
         described=f"{len(gaps)} longest gaps of {study.idle.gaps:,}",
-        caption="The longest gaps along the window; green is busy or a shorter gap.",
+        caption="The longest gaps along the window; blue is busy or a shorter gap.",
     )
 
 

@@ -194,8 +194,20 @@ def _module_plot(rows: Sequence[ModuleRow]) -> IciclePlot | None:
             kept.append(found)
     if len(kept) < MIN_TREE_NODES:
         return None
+    children: dict[str, int] = {}
+    for module in kept:
+        holder = module.path.rpartition(" / ")[0]
+        children[holder] = children.get(holder, 0) + 1
+    # What stands alone in another module says nothing: a wrapper, or a container.
+    beside = [m for m in kept if children[m.path.rpartition(" / ")[0]] > 1] or kept
+    largest = max(beside, key=lambda m: (m.device_ns, m.host_ns))
+    whole_ns = sum(m.device_ns for m in kept if " / " not in m.path)
+    title = "where the modules spend the host's time"
+    if largest.device_ns and whole_ns:
+        name = largest.path.rpartition(" / ")[2]
+        title = f"{name} takes {share(largest.device_ns / whole_ns)} of the model's device time"
     return IciclePlot(
-        title="Time of each module, with those inside it",
+        title=title,
         names=tuple(m.path.rpartition(" / ")[2] for m in kept),
         parents=tuple(number[m.path.rpartition(" / ")[0]] for m in kept),
         notes=tuple(f"{m.kind}, {m.count:,} calls" for m in kept),
