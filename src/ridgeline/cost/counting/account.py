@@ -12,6 +12,7 @@ from msgspec import Struct
 from torch.nn.parameter import is_lazy
 
 from ridgeline.cost.counting.counter import Site, Tally, display_path
+from ridgeline.cost.counting.kernel_memory import unknown_kernel, workspace_bytes
 from ridgeline.cost.counting.ledger import Entry
 from ridgeline.cost.counting.parameters import OptimizerAccount, count_by_module, count_parameters
 from ridgeline.cost.counting.passes import Pass, device_of, run_pass
@@ -36,6 +37,9 @@ def memory_of(
     result: Pass, backend: Backend, step: OptimizerAccount | None, training: bool
 ) -> Memory:
     state = step.state_bytes if step is not None else 0
+    ops = {site.op for site in result.mode.tallies}
+    workspaces = workspace_bytes(result.device, training, ops)
+    unknown = {op for op in ops if unknown_kernel(result.device, op)}
     activations = [e for e in result.ledger.entries if _is_activation(e, result)]
     in_pass = result.ledger.peak_bytes + state
     in_step = result.end_bytes + state + (step.temporary_bytes if step else 0)
@@ -57,6 +61,8 @@ def memory_of(
         phase, op, module = "optimizer", "", ""
     if state:
         at_peak["optimizer"] = state
+    if workspaces:
+        at_peak["workspaces"] = workspaces
     by_module: dict[str, int] = {}
     for entry in activations:
         by_module[entry.module] = by_module.get(entry.module, 0) + entry.bytes
@@ -73,7 +79,8 @@ def memory_of(
             sum(e.bytes for e in activations) if training else at_peak.get("activations", 0)
         ),
         temporaries_bytes=at_peak.get("temporaries", 0),
-        peak_bytes=max(in_pass, in_step) if training else in_pass,
+        peak_bytes=(max(in_pass, in_step) if training else in_pass) + workspaces,
+        workspaces_bytes=workspaces,
         optimizer=step.name if step is not None else "",
         peak_phase=phase,
         peak_op=op,
@@ -81,6 +88,7 @@ def memory_of(
         at_peak={kind: size for kind, size in at_peak.items() if size},
         largest_at_peak=() if stepping else _largest(alive, result, training),
         activations_by_module=by_module if training else {},
+        unpredicted=tuple(sorted(unknown | result.ledger.unpredicted)),
     )
 
 

@@ -361,6 +361,7 @@ class Pass:
         self, modules: ModuleTracker, ledger: StorageLedger, mode: CostMode, training: bool
     ) -> None:
         self.training = training
+        self.device = torch.device("cpu")
         self.modules = modules
         self.ledger = ledger
         self.mode = mode
@@ -408,6 +409,7 @@ def run_pass(
         modules = stack.enter_context(ModuleTracker(model))
         result = Pass(modules, ledger, CostMode(modules, ledger, fake_mode=fake_mode), training)
         result.notes += [note] if note else []
+        result.device = device
         result.static_bytes = {
             "parameters": ledger.add_all(model.parameters(), "parameters")
             + sum(ledger.add_packed(t, "parameters") for t in packed_weights(model)),
@@ -430,6 +432,7 @@ def run_pass(
             result.notes.append("work on the Python threads that the model starts is not counted")
         result.fused_attention = attention.count
         ledger.release()
+    ledger.settle()
     return result
 
 

@@ -246,6 +246,7 @@ def memory_kinds(memory: Memory) -> list[tuple[str, int]]:
         ("optimizer state", memory.optimizer_bytes),
         ("activations", memory.activations_bytes),
         ("temporaries at peak", memory.temporaries_bytes),
+        ("cuBLAS workspaces", memory.workspaces_bytes),
     ]
 
 
@@ -262,6 +263,9 @@ def _peak(report: ModelReport) -> Iterator[Block]:
         largest.append(" ".join(part for part in parts if part))
     if largest:
         yield Labelled((item("largest then", *largest, level="quiet"),))
+    if memory.unpredicted:
+        kernels = units.word_list(memory.unpredicted)
+        yield Paragraph(f"not predicted: what {kernels} take inside themselves")
     measured = report.measured_peak
     if measured is not None:
         gap = measured.peak_bytes - memory.peak_bytes
