@@ -15,7 +15,6 @@ from collections.abc import Callable
 from datetime import date
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -130,17 +129,7 @@ def gpt(depth: int = 4) -> nn.Module:
 
 
 def llama_style(depth: int = 4) -> nn.Module:
-    return llama.Llama(
-        llama.Config(
-            vocabulary=8192,
-            width=256,
-            hidden=704,
-            heads=8,
-            kv_heads=2,
-            depth=depth,
-            dtype=torch.float32,
-        )  # fmt: skip
-    )
+    return llama.Llama(llama.Config(8192, 256, 704, 8, 2, depth, dtype=torch.float32))
 
 
 def recurrent(layer: nn.Module, *shape: int) -> Built:

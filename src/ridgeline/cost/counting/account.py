@@ -303,22 +303,28 @@ def count(
     backend: Literal["auto", "real", "fake", "meta"] = "auto",
     training: bool = False,
     optimizer: str = "",
+    accumulating: bool = False,
+    known_step: OptimizerAccount | None = None,
 ) -> Account:
     """Run the model once under the counter, and return what it costs.
 
     `backend` chooses the tensors: "fake" and "meta" compute nothing, and "real" runs the model.
     "auto" chooses meta for a model on meta and fake for others, and falls back to real if the model
     needs values that fake tensors do not have. With `training`, forward and backward run in train
-    mode, and `optimizer` adds its step. Otherwise the model runs in eval mode without gradients.
+    mode, and `optimizer` adds its step; `known_step` is its account if it was made before. With
+    `accumulating`, the gradients of an earlier micro-batch exist when forward begins. Otherwise the
+    model runs in eval mode without gradients.
     """
     kwargs = kwargs or {}
     notes: list[str] = []
     if any(is_lazy(p) for p in model.parameters()):
         with torch.no_grad():  # lazy modules get their shapes from a first batch
             model(*args, **kwargs)
-    result, used = _run(model, args, kwargs, backend, training, notes)
+    result, used = _run(model, args, kwargs, backend, training, notes, accumulating)
     step = None
-    if training and optimizer:
+    if known_step is not None:
+        step = known_step
+    elif training and optimizer:
         parameters = list(model.parameters())
         trained = [parameters[position] for position in result.trained]
         # torch steps lists of tensors on a GPU by default, and one tensor at a time on a CPU.
@@ -339,17 +345,18 @@ def _run(
     backend: Literal["auto", "real", "fake", "meta"],
     training: bool,
     notes: list[str],
+    accumulating: bool = False,
 ) -> tuple[Pass, Backend]:
     if backend != "auto":
-        return run_pass(model, args, kwargs, backend, training), backend
+        return run_pass(model, args, kwargs, backend, training, accumulating), backend
     first: Backend = "meta" if device_of(model, args, kwargs).type == "meta" else "fake"
     try:
-        return run_pass(model, args, kwargs, first, training), first
+        return run_pass(model, args, kwargs, first, training, accumulating), first
     except Exception as error:
         if first == "meta":
             raise
         # A real run decides: the model runs, or raises its own error.
-        result = run_pass(model, args, kwargs, "real", training)
+        result = run_pass(model, args, kwargs, "real", training, accumulating)
         lines = str(error).strip().splitlines()
         notes.append(f"counted on a real run: {lines[0][:200] if lines else type(error).__name__}")
         return result, "real"

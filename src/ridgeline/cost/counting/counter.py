@@ -22,7 +22,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ridgeline.cost.counting.kernel_memory import (
     hidden_bytes,
     transient_bytes,
-    unknown_kernel,
     unpredicted_call,
 )
 from ridgeline.cost.counting.ledger import StorageLedger

@@ -7,7 +7,6 @@ kernels for which it cannot.
 
 import weakref
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from msgspec import Struct

@@ -382,8 +382,10 @@ def run_pass(
     kwargs: dict[str, Any],
     backend: Backend,
     training: bool,
+    accumulating: bool = False,
 ) -> Pass:
-    """Run the model once and return what was counted. The model is restored afterwards."""
+    """Run the model once and return what was counted. The model is restored afterwards. With
+    `accumulating`, gradients exist before forward begins, as for a second micro-batch."""
     device = device_of(model, args, kwargs)
     ledger = StorageLedger(CUDA_BLOCK_BYTES if device.type == "cuda" else 1)
     with ExitStack() as stack:
@@ -416,6 +418,8 @@ def run_pass(
             "buffers": ledger.add_all(model.buffers(), "buffers"),
             "inputs": ledger.add_all(reachable_tensors((args, kwargs)), "inputs"),
         }
+        if accumulating:
+            result.gradient_bytes = _with_gradients(model, ledger)
         attention = FusedCalls()
         if backend == "meta":
             attention = stack.enter_context(attention_kept_fused())
@@ -464,6 +468,14 @@ def _run(
             if entry.kind == "intermediate":
                 entry.kind = "gradients"
                 result.gradient_bytes += entry.bytes
+
+
+def _with_gradients(model: torch.nn.Module, ledger: StorageLedger) -> int:
+    """Give the parameters the gradients of an earlier micro-batch, and return their bytes."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    for parameter in trained:
+        parameter.grad = torch.zeros_like(parameter)
+    return ledger.add_all((p.grad for p in trained if p.grad is not None), "gradients")
 
 
 def _refuse_distributed(model: torch.nn.Module, backend: Backend) -> None:
