@@ -226,6 +226,12 @@ class _Trace:
         return Graph(blocks, tuple(shared)), self.order
 
 
+def _calibrated(graph: Graph, chosen: frozenset[int], peak_bytes: int) -> Graph:
+    """Return the graph whose peak with these checkpoints is the counted one."""
+    fixed = peak_bytes - graph.peak_bytes(chosen) + graph.fixed_bytes
+    return Graph(graph.blocks, graph.shared, max(fixed, 0))
+
+
 def _key(tensor: torch.Tensor) -> int | None:
     try:
         return int(tensor.untyped_storage()._cdata)
@@ -437,13 +443,16 @@ class Planner:
             return self.told(draft, peak)
         graph, order = self._graph(trace)
         everything = frozenset(i for i, b in enumerate(graph.blocks) if not b.fixed)
-        # All blocks first: if that does not fit, no set does, and its peak shows what no choice
-        # changes.
-        best: MemoryPlan | None = None
-        chosen: frozenset[int] | None = everything
-        tried: set[frozenset[int]] = set()
-        low = 0  # the largest known sum that no choice changes
+        plan = replace(draft, checkpointed=self._paths(everything, order))
+        smallest = self._count(micro, plan).peak_bytes
+        if smallest > self.budget:
+            return None  # if all blocks are too few, no set fits
+        best = self.told(plan, smallest)
+        # What no choice changes is the rest of a counted peak, first of that without checkpoints.
+        graph = _calibrated(graph, frozenset(), peak)
+        tried = {everything}
         for _ in range(MAX_CORRECTIONS):
+            chosen = best_checkpoints(graph, self.budget)
             if chosen is None or chosen in tried:
                 break
             tried.add(chosen)
@@ -451,15 +460,8 @@ class Planner:
             peak = self._count(micro, plan).peak_bytes
             if peak <= self.budget:
                 told = self.told(plan, peak)
-                if best is None or told.predicted_slowdown < best.predicted_slowdown:
-                    best = told
-            elif chosen == everything:
-                return None
-            model_peak = graph.peak_bytes(chosen) - graph.fixed_bytes
-            fixed = peak - model_peak
-            low = fixed if chosen == everything else max(low, fixed)
-            graph = Graph(graph.blocks, graph.shared, max(low, 0))
-            chosen = best_checkpoints(graph, self.budget)
+                best = min(told, best, key=lambda p: p.predicted_slowdown)
+            graph = _calibrated(graph, chosen, peak)
         return best
 
     def _paths(self, chosen: frozenset[int], order: list[int]) -> tuple[str, ...]:
