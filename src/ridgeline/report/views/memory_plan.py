@@ -108,6 +108,11 @@ def _doubts(planned: PlannedFit) -> Iterator[str]:
         yield "predicted times: from the shortest time that each operator can take on this device"
     if planned.has_statistics and any(p.micro_batches > 1 for p in planned.plans):
         yield "batch norm sees one micro-batch at a time: its statistics change with micro-batches"
+    if planned.has_statistics and any(p.checkpointed for p in planned.plans):
+        yield (
+            "batch norm in a checkpointed block updates its running statistics twice, unless its "
+            "momentum is 0 while it is computed again, as in the measurement"
+        )
     if any(p.autocast and p.measured_slowdown is None for p in planned.plans):
         yield "what autocast gains in time is not predicted"
     if planned.has_loss:
