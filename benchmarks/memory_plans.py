@@ -36,25 +36,25 @@ from ridgeline.records.memory_plan import MemoryPlan
 from ridgeline.records.model import ModelReport
 
 SHARES = (0.75, 0.5, 0.25)
-MAX_SEARCHED_BLOCKS = 6
+MAX_SEARCHED_BLOCKS = 4
 """All sets of more blocks would take too long: the search then takes its pick of the largest."""
 MAX_SEARCHED_COUNTS = 2
 
 
 def encoder() -> models.Built:
-    return models.transformer(256, 4, 6).train(), torch.randn(8, 128, 256)
+    return models.transformer(256, 4, 4).train(), torch.randn(8, 128, 256)
 
 
 def perceptron() -> models.Built:
     layers = [
-        nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)) for _ in range(6)
+        nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)) for _ in range(4)
     ]
     return nn.Sequential(*layers), torch.randn(512, 256)
 
 
 MODELS: dict[str, Callable[[], models.Built]] = {
-    "MLP, 6 blocks": perceptron,
-    "TransformerEncoder, 6 × 256": encoder,
+    "MLP, 4 blocks": perceptron,
+    "TransformerEncoder, 4 × 256": encoder,
     "GPT-2, 4 × 256": lambda: (models.gpt(), torch.randint(0, 100, (8, 128))),
     "Llama-style, 4 × 256": lambda: (models.llama_style(), torch.randint(0, 100, (8, 128))),
     "ResNet-18, 8 × 64²": lambda: (resnet.resnet18(), torch.randn(8, 3, 64, 64)),
@@ -141,7 +141,7 @@ def main() -> None:
         "made by `python benchmarks/memory_plans.py -o docs/results/memory-plans.md`.",
         "",
         "The budget is the predicted peak less a share of the activations: at 25 %, three quarters",
-        "of them must go. \"search\" goes through every set of up to six blocks with one and two",
+        "of them must go. \"search\" goes through every set of up to four blocks with one and two",
         "micro-batches, each counted, and takes the fastest that fits by the same times: at 1.000",
         "the planner found a set that is as good, below it a better one with more micro-batches.",
         "",

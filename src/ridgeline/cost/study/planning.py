@@ -417,11 +417,15 @@ class Planner:
         self, most: int = MAX_PLANS, sizes: int = MAX_MICRO_BATCH_COUNTS, **settings: Any
     ) -> list[MemoryPlan]:
         found: list[MemoryPlan] = []
-        for count in micro_batch_counts(self.batch, MAX_MICRO_BATCH_COUNTS)[:sizes]:
-            micro = -(-self.batch // count)
-            if count > 1 and micro == self.batch:
-                continue
-            plan = self._plan_at(micro, -(-self.batch // micro), settings)
+        counts = list(micro_batch_counts(self.batch, MAX_MICRO_BATCH_COUNTS))[:sizes]
+        micros = list(dict.fromkeys(-(-self.batch // count) for count in counts))
+        last = self._plan_at(micros[-1], settings)
+        if last is None:
+            # No other division fits either. The whole batch may: its forward has no gradients yet.
+            micros = micros[:1] if len(micros) > 1 else []
+        for micro in micros:
+            is_last = last is not None and micro == last.micro_batch
+            plan = last if is_last else self._plan_at(micro, settings)
             if plan is not None:
                 found.append(plan)
                 if not plan.checkpointed:
@@ -429,11 +433,12 @@ class Planner:
         found.sort(key=lambda p: p.predicted_slowdown)
         return found[:most]
 
-    def _plan_at(self, micro: int, count: int, settings: dict[str, Any]) -> MemoryPlan | None:
+    def _plan_at(self, micro: int, settings: dict[str, Any]) -> MemoryPlan | None:
         """Return the plan for one size of micro-batch, corrected until its counted peak fits."""
         self.say(f"planning micro-batches of {micro}")
         draft = MemoryPlan(
-            checkpointed=(), micro_batches=count, micro_batch=micro, predicted_peak_bytes=0,
+            checkpointed=(), micro_batches=-(-self.batch // micro), micro_batch=micro,
+            predicted_peak_bytes=0,
             predicted_slowdown=1.0, **settings,
         )  # fmt: skip
         trace = _Trace(self.prepared.model, [m.path for m in self.blocks])
