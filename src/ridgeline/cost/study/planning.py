@@ -387,7 +387,7 @@ class Planner:
             if eight in EIGHT_BIT:
                 plans += self._plans(optimizer=eight, changes="results")
         dtype = self.report.cost.dtype
-        if dtype == "float32":
+        if dtype == "float32" and not self.prepared.is_meta:  # autocast does not act on meta
             plans += self._plans(
                 optimizer=self.options.optimizer, autocast="bfloat16", changes="rounding", most=1,
                 sizes=2 if plans else MAX_MICRO_BATCH_COUNTS,
