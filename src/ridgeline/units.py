@@ -131,12 +131,12 @@ def parse_seconds(name: str, amount: str | float) -> float:
 def parse_size(text: str) -> int:
     """Return the bytes that a person wrote as 80GiB, 80GB, 512MiB or 24g. Raise UsageError for
     anything else."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)\s*", text.lower())
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)(b?)\s*", text.lower())
     if match is None or float(match[1]) == 0:
         raise UsageError(f"{text!r} is not an amount of memory", "write 80GiB, 24GB or 512MiB")
     number, letter, binary, unit = match.groups()
     base = 1000 if unit and not binary else 1024
-    return int(float(number) * base ** " kmgt".index(letter or " "))
+    return int(float(number) * base ** " kmgtp".index(letter or " "))
 
 
 def parse_share(name: str, text: str) -> float:

@@ -15,6 +15,7 @@ Examples:
   ridgeline model net.py:build --input 8x1024:int64 --train --optimizer adamw --measure
   ridgeline model gpt.py:build_70b --meta --input 1x4096:int64 --train
   ridgeline model net.py:build --input 1x3x224x224 --train --fit 80GiB
+  ridgeline model net.py:build --input 32x3x224x224 --train --fit 24GiB --full
   ridgeline model gpt.py:build --input 1x128:int64 --sweep seq=128,256,512
   ridgeline model mlp.py:build cnn.py:build transformer.py:build -o compared.md
 """
@@ -65,7 +66,10 @@ Examples:
     help="How long to time the model: 500ms, 2s, 1m.",
 )
 @click.option(
-    "--fit", metavar="SIZE", help="Find the largest batch that fits this memory: 80GiB, 24GB."
+    "--fit",
+    metavar="SIZE",
+    help="Find the largest batch that fits this memory: 80GiB, 24GB. With --train, also plan how "
+    "the batch given fits: blocks to checkpoint, micro-batches, precision; then run the plan.",
 )
 @click.option(
     "--sweep",
@@ -82,10 +86,11 @@ Examples:
     help="Time the generation of N tokens: the first, and each after it, with and without a KV "
     "cache.  [default: no generation]",
 )
+@click.option("--full", is_flag=True, help="Show every row of the table of blocks.")
 @output_options(PAGE_ENDINGS)
 def command(
     targets: tuple[str, ...], inputs: tuple[str, ...], as_json: bool, output: Path | None,
-    quiet: bool, verbose: bool, **chosen: Any,
+    quiet: bool, verbose: bool, full: bool, **chosen: Any,
 ) -> None:  # fmt: skip
     """Show what models cost: parameters, FLOPs, bytes, memory, latency, place on the roofline.
 
@@ -103,7 +108,7 @@ def command(
     options = _options(inputs, chosen)
     with progress(quiet) as say:
         reports = [study(target, options, say) for target in targets]
-    deliver(model_report(reports), as_json, output)
+    deliver(model_report(reports), as_json, output, full=full)
 
 
 def _options(inputs: tuple[str, ...], chosen: dict[str, Any]) -> Any:

@@ -61,6 +61,12 @@ class OptimizeCommand(TargetCommand):
     "of memory, or the energy of a sample.",
 )
 @click.option(
+    "--fit",
+    metavar="SIZE",
+    help="Make the peak of memory fit: 24GiB, 900MiB. Fixes that save memory are tried, the "
+    "cheapest first, until the measured peak of a trial is within it. Implies --goal memory.",
+)
+@click.option(
     "--keep-exact",
     is_flag=True,
     help="Try only fixes that leave every result the same to the bit: none that alters rounding or "
@@ -100,6 +106,7 @@ def command(
     ctx: click.Context,
     budget: str,
     goal: Any,
+    fit: str | None,
     keep_exact: bool,
     batch: bool,
     allow: str,
@@ -134,17 +141,23 @@ def command(
       ridgeline optimize train.py --epochs 1
       ridgeline optimize --budget 30m -o result.html train.py
       ridgeline optimize --goal memory -m mypackage.train
+      ridgeline optimize --fit 24GiB train.py              # until its peak is within 24 GiB
       ridgeline optimize --goal throughput train.py        # tries larger batches too
       ridgeline optimize torchrun --nproc-per-node 2 train.py
     """
     began_s = time.monotonic()
     given = _program(ctx)
     from ridgeline.cli.output import check_output, claim_stdout
-    from ridgeline.units import parse_seconds
+    from ridgeline.units import parse_seconds, parse_size
 
     check_output(output, _ENDINGS)
     seconds = parse_seconds("--budget", budget)
     allowed = _allowed(allow)
+    if fit is not None:
+        is_chosen = ctx.get_parameter_source("goal") is click.core.ParameterSource.COMMANDLINE
+        if is_chosen and goal != "memory":
+            raise UsageError(f"--fit makes memory the goal, and --goal is {goal}", "leave one out")
+        goal = "memory"
     if keep_exact and allowed:
         raise UsageError(f"--keep-exact and --allow {','.join(allowed)}: one or the other")
     if as_json:
@@ -155,7 +168,11 @@ def command(
     from ridgeline.records.run import Target
 
     search = SearchSettings(
-        goal=goal, keep_exact=keep_exact, batch=batch or goal == "throughput", allow=allowed
+        goal=goal,
+        fit_bytes=parse_size(fit) if fit is not None else 0,
+        keep_exact=keep_exact,
+        batch=batch or goal == "throughput",
+        allow=allowed,
     )
     settings = OptimizeSettings(
         search=search, budget_s=seconds, began_s=began_s, seed=seed, again=fresh, write=not no_write

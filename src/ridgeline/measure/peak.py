@@ -134,6 +134,38 @@ def cpu_allocations(prepare: Callable[[], object] | None = None) -> Iterator[lis
     deltas += _deltas(profiler)
 
 
+def allocations_of_calls(calls: Iterable[Callable[[], object]]) -> list[list[int]]:
+    """Return, for each call, the bytes that torch's CPU allocator handed out (+) and took back (-)
+    while the call ran. What a call returns still counts as held when it ends."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    if torch._C._autograd._profiler_enabled():
+        raise RidgelineError("a profiler is already running, and torch allows one at a time")
+    profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
+    with _kineto_silenced():
+        profiler.start()
+    try:
+        for call in calls:
+            with record_function(_STEP_LABEL):
+                held = call()
+            del held
+    finally:
+        with _kineto_silenced():
+            profiler.stop()
+    results = profiler.profiler.kineto_results if profiler.profiler else None
+    events: list[Any] = list(results.events()) if results is not None else []
+    windows = sorted(
+        (e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if e.name() == _STEP_LABEL
+    )
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if _is_cpu_memory(e))
+    return [[n for at, n in changes if begun <= at <= ended] for begun, ended in windows]
+
+
+def _is_cpu_memory(event: Any) -> bool:
+    return bool(event.name() == "[memory]" and event.device_type().name == "CPU")
+
+
 def highest(deltas: Iterable[int]) -> int:
     """Return the highest value of a running sum that begins at zero."""
     level = peak = 0
@@ -155,9 +187,7 @@ def _deltas(profiler: "torch.profiler.profile") -> list[int]:
     changes = [
         (event.start_ns(), event.nbytes())
         for event in events
-        if event.name() == "[memory]"
-        and event.device_type().name == "CPU"
-        and event.start_ns() >= begun
+        if _is_cpu_memory(event) and event.start_ns() >= begun
     ]
     changes.sort(key=lambda change: change[0])
     return [delta for _, delta in changes]

@@ -53,6 +53,9 @@ class SearchSettings(Struct, frozen=True, kw_only=True):
 
     goal: Goal = "speed"
     keep_exact: bool = False
+    fit_bytes: int = 0
+    """A peak of memory to come below: the search ends with the first set of fixes that does. 0 for
+    none."""
     batch: bool = False
     """Whether the batch size may grow, in a column of its own."""
     allow: tuple[str, ...] = ()

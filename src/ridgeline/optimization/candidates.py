@@ -75,6 +75,15 @@ def precision(fixes: Iterable[Fix]) -> str:
     return max(known, key=_PRECISIONS.index, default="float32")
 
 
+_MEMORY_COST = {
+    "chunked-cross-entropy": 0.1,
+    "checkpointing": 0.33,
+    "gradient-accumulation": 0.34,
+}
+"""The share of a step that a fix which saves memory is expected to add, by what it computes again.
+The cheapest is tried first."""
+
+
 def candidates(
     ground: Ground,
     findings: Sequence[Finding],
@@ -93,12 +102,13 @@ def candidates(
     explained = ground.busy + ground.input_share + ground.copy_share
     waits_for_launches = ground.device == "cuda" and explained < MIN_BUSY_SHARE
 
-    def order(one: Candidate) -> tuple[bool, bool, bool, bool, int, bool, float, str]:
+    def order(one: Candidate) -> tuple[bool, bool, float, bool, bool, int, bool, float, str]:
         fix = one.fix
         graphs = waits_for_launches and GRAPHS_RULE in fix.answers and fix.longer == 1
         return (
             one.unable is not None,
             not (goal == "memory" and fix.saves == "memory"),
+            _MEMORY_COST.get(fix.id, 0.0) if goal == "memory" else 0.0,
             not graphs,
             fix.slow_start,
             fix.longer,

@@ -58,6 +58,8 @@ class Ladder:
         """Compilers that were slower together with the usual fixes."""
         self._trying: Candidate | None = None
         self._stopped: Reason | None = None
+        self._fits: Reason | None = None
+        """Set once the peak is within the budget of memory, which ends the search."""
         self._racing = race
         self.race: RaceSummary | None = None
         self._proposed: tuple[Candidate, ...] = ()
@@ -78,6 +80,7 @@ class Ladder:
                 total = self._prove_race(raced) if raced is not None else None
                 proven = list(search.kept)
                 self._try_all()
+                ended = self._fits
                 leave_out(search)
                 if total is None or search.kept != proven:
                     total = confirm(search)
@@ -95,6 +98,7 @@ class Ladder:
         return Optimized(
             command=command,
             goal=self._settings.goal,
+            fit_bytes=self._settings.fit_bytes,
             measured=search.measure.name,
             baseline_ms=typical_ms(search.judge.baseline),
             baseline_bytes=search.judge.peak_bytes,
@@ -247,7 +251,7 @@ class Ladder:
     def _try_all(self) -> None:
         """Try the first fix that may be tried and was not, until none is left: what is kept may
         make others possible, and rule others out."""
-        while (one := self._agenda.next()) is not None:
+        while self._is_too_large() and (one := self._agenda.next()) is not None:
             if not self._has_time_to_try([one]):
                 self._stopped = because(SearchCode.OUT_OF_TIME)
                 self.search.rungs.not_tried(one, self.search.too_long(one))
@@ -260,6 +264,8 @@ class Ladder:
             if one not in self.search.rungs:
                 self.search.rungs.not_tried(one, because(SearchCode.OUT_OF_TIME))
             self._try_other_options(one)
+        if self._fits is not None:
+            return
         for one in self._retry_alone:
             if all(other.fix.slot != one.fix.slot for other in self.search.kept):
                 self._try_compiler_alone(one)
@@ -267,6 +273,17 @@ class Ladder:
         self._measure_undecided()
         self.search.share_s = math.inf
         self._note_unable()  # before a fix that is the reason is dropped
+
+    def _is_too_large(self) -> bool:
+        """Return whether the search has to go on: there is no budget of memory, or the largest peak
+        of a trial with what is kept exceeds it."""
+        budget, kept = self._settings.fit_bytes, self.search.kept
+        peaks = [trial.peak_bytes for trial in self.search.judge.baseline]
+        if kept:
+            peaks = [self.search.rungs[kept[-1]].peak_bytes or 0]
+        if budget and peaks and 0 < max(peaks) <= budget:
+            self._fits = because(SearchCode.FITS, peak_bytes=max(peaks), fit_bytes=budget)
+        return self._fits is None
 
     def _try_alone_or_with_partner(self, one: Candidate) -> None:
         partners = self._agenda.partners(one)

@@ -124,6 +124,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     activations_bytes: int
     temporaries_bytes: int
     peak_bytes: int
+    workspaces_bytes: int = 0
+    """What cuBLAS keeps on a GPU, which is part of the peak."""
     optimizer: str = ""
     peak_phase: str = ""
     peak_op: str = ""
@@ -132,6 +134,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     """Bytes by kind at the peak."""
     largest_at_peak: tuple[LiveTensor, ...] = ()
     activations_by_module: dict[str, int] = {}
+    unpredicted: tuple[str, ...] = ()
+    """The operators whose internal memory is not part of the prediction."""
     notes: tuple[str, ...] = ()
 
 

@@ -8,6 +8,7 @@ from ridgeline.records.cost import PHASES, Cost, MeasuredPeak, Memory, OpCost, P
 from ridgeline.records.facts import Reason
 from ridgeline.records.latency import Generation, Latency
 from ridgeline.records.machine import CeilingState, Device
+from ridgeline.records.memory_plan import PlannedFit
 from ridgeline.records.trace import RooflineRow
 
 Form = Literal["constant", "linear", "quadratic", "power"]
@@ -140,6 +141,8 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     """What may have disturbed the latency, with a code of `Disturbance`."""
     sweep: Sweep | None = None
     fit: Fit | None = None
+    planned: PlannedFit | None = None
+    """How a training step fits the budget of `fit`."""
     generation: Generation | None = None
 
     @property

@@ -61,6 +61,7 @@ class SearchCode(StrEnum):
     NOT_CONFIRMED = "drop.not-confirmed"  # value, ci_low, ci_high
     LARGER_BATCH_BETTER = "drop.larger-batch-better"
     # The search stopped.
+    FITS = "stop.fits"  # peak_bytes, fit_bytes: what is kept is enough
     NO_BASELINE_TIME = "stop.no-baseline-time"  # the budget ended before the baseline was timed
     BASELINE_RUN_FAILED = "stop.baseline-run-failed"  # cause, run
     BASELINE_TOO_SHORT = "stop.baseline-too-short"  # ended, needed_steps
@@ -214,6 +215,8 @@ class Optimized(Struct, frozen=True, kw_only=True):
     form: Literal["program", "function"] = "program"
     """Whether a whole program was optimized, or a step function in the calling process."""
     goal: Goal = "speed"
+    fit_bytes: int = 0
+    """The peak that it was to come below; 0 for none."""
     measured: Measured = "step time"
     device: str = ""
     baseline_ms: float = 0.0
@@ -262,6 +265,18 @@ class Optimized(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     """What went wrong in our own work: in the diagnosis, in trials of the unchanged program, and in
     the trial of all that was kept. Each problem stands once."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """The peak of what was kept, or of the unchanged program if nothing was."""
+        return self.total.peak_bytes if self.total is not None else self.baseline_bytes
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak that trials measured is within `fit_bytes`; None without a budget, or
+        where nothing was measured."""
+        known = self.fit_bytes and self.peak_bytes
+        return self.peak_bytes <= self.fit_bytes if known else None
 
     @property
     def interrupted(self) -> bool:

@@ -85,6 +85,7 @@ _SEARCH: dict[str, str] = {
         "at most {bound:ratio} to gain, which this machine's noise would hide"
     ),
     SearchCode.KEPT_DOES_MORE: "{title} is kept and does more",
+    SearchCode.FITS: "the peak of {peak_bytes:bytes} is within {fit_bytes:bytes}",
     SearchCode.SAVES_MEMORY: "it saves memory but costs time, and the goal is {goal}",
     SearchCode.REPLACED: "{title} is better",
     SearchCode.REDUNDANT: "no gain beside the other kept fixes: {cause}",

@@ -10,7 +10,7 @@ from ridgeline.optimization.agenda import SearchSettings
 from ridgeline.optimization.ladder import Ladder
 from ridgeline.optimization.search import Progress
 from ridgeline.records.facts import because
-from ridgeline.records.optimized import SearchCode
+from ridgeline.records.optimized import Optimized, SearchCode
 from ridgeline.records.reason_codes import Skip
 from ridgeline.records.trial import Asked, TrialFailure
 from ridgeline.report.reasons import explain
@@ -213,6 +213,36 @@ def test_memory_is_saved_for_time_but_not_for_any() -> None:
     assert found.total is not None
     assert found.total.ratio.value == pytest.approx(1 / 0.6, rel=0.01)
     assert next(r.reason.code for r in found.rungs if r.fix == "hopeless") == SearchCode.TOO_SLOW
+
+
+def climbed_to_fit(fit_bytes: int) -> Optimized:
+    bench = FakeBench(times(a=0.95, b=0.95, c=0.95), spread=0.001)
+    bench.peaks = {"a": 0.8, "b": 0.8, "c": 0.5}
+    fixes = [candidate("a"), candidate("b"), candidate("c")]
+    settings = SearchSettings(goal="memory", fit_bytes=fit_bytes)
+    return Ladder(bench, fixes, settings).climb("train.py")
+
+
+def test_a_search_for_a_budget_of_memory_ends_with_the_first_set_that_fits() -> None:
+    found = climbed_to_fit(700_000)
+    assert statuses(found) == {"a": "kept", "b": "kept", "c": "not tried"}
+    assert found.fits
+    assert found.peak_bytes == 640_000
+    assert found.stopped == because(SearchCode.FITS, peak_bytes=640_000, fit_bytes=700_000)
+
+
+def test_a_program_that_fits_as_it_is_is_left_alone() -> None:
+    found = climbed_to_fit(1_000_000)
+    assert set(statuses(found).values()) == {"not tried"}
+    assert found.fits
+    assert found.total is None
+
+
+def test_a_budget_that_nothing_reaches_is_not_claimed() -> None:
+    found = climbed_to_fit(300_000)
+    assert found.fits is False
+    assert found.peak_bytes == 320_000
+    assert found.stopped is None
 
 
 def test_a_search_for_energy_stops_if_it_cannot_be_measured() -> None:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from torch.nn.parameter import is_lazy
 
 from ridgeline.cost.counting.counter import Site, Tally, display_path
+from ridgeline.cost.counting.kernel_memory import unknown_kernel, workspace_bytes
 from ridgeline.cost.counting.ledger import Entry
 from ridgeline.cost.counting.parameters import OptimizerAccount, count_by_module, count_parameters
 from ridgeline.cost.counting.passes import Pass, device_of, run_pass
@@ -36,6 +37,9 @@ def memory_of(
     result: Pass, backend: Backend, step: OptimizerAccount | None, training: bool
 ) -> Memory:
     state = step.state_bytes if step is not None else 0
+    ops = {site.op for site in result.mode.tallies}
+    workspaces = workspace_bytes(result.device, training, ops)
+    unknown = {op for op in ops if unknown_kernel(result.device, op)}
     activations = [e for e in result.ledger.entries if _is_activation(e, result)]
     in_pass = result.ledger.peak_bytes + state
     in_step = result.end_bytes + state + (step.temporary_bytes if step else 0)
@@ -57,6 +61,8 @@ def memory_of(
         phase, op, module = "optimizer", "", ""
     if state:
         at_peak["optimizer"] = state
+    if workspaces:
+        at_peak["workspaces"] = workspaces
     by_module: dict[str, int] = {}
     for entry in activations:
         by_module[entry.module] = by_module.get(entry.module, 0) + entry.bytes
@@ -73,7 +79,8 @@ def memory_of(
             sum(e.bytes for e in activations) if training else at_peak.get("activations", 0)
         ),
         temporaries_bytes=at_peak.get("temporaries", 0),
-        peak_bytes=max(in_pass, in_step) if training else in_pass,
+        peak_bytes=(max(in_pass, in_step) if training else in_pass) + workspaces,
+        workspaces_bytes=workspaces,
         optimizer=step.name if step is not None else "",
         peak_phase=phase,
         peak_op=op,
@@ -81,6 +88,7 @@ def memory_of(
         at_peak={kind: size for kind, size in at_peak.items() if size},
         largest_at_peak=() if stepping else _largest(alive, result, training),
         activations_by_module=by_module if training else {},
+        unpredicted=tuple(sorted(unknown | result.ledger.unpredicted)),
     )
 
 
@@ -295,22 +303,28 @@ def count(
     backend: Literal["auto", "real", "fake", "meta"] = "auto",
     training: bool = False,
     optimizer: str = "",
+    accumulating: bool = False,
+    known_step: OptimizerAccount | None = None,
 ) -> Account:
     """Run the model once under the counter, and return what it costs.
 
     `backend` chooses the tensors: "fake" and "meta" compute nothing, and "real" runs the model.
     "auto" chooses meta for a model on meta and fake for others, and falls back to real if the model
     needs values that fake tensors do not have. With `training`, forward and backward run in train
-    mode, and `optimizer` adds its step. Otherwise the model runs in eval mode without gradients.
+    mode, and `optimizer` adds its step; `known_step` is its account if it was made before. With
+    `accumulating`, the gradients of an earlier micro-batch exist when forward begins. Otherwise the
+    model runs in eval mode without gradients.
     """
     kwargs = kwargs or {}
     notes: list[str] = []
     if any(is_lazy(p) for p in model.parameters()):
         with torch.no_grad():  # lazy modules get their shapes from a first batch
             model(*args, **kwargs)
-    result, used = _run(model, args, kwargs, backend, training, notes)
+    result, used = _run(model, args, kwargs, backend, training, notes, accumulating)
     step = None
-    if training and optimizer:
+    if known_step is not None:
+        step = known_step
+    elif training and optimizer:
         parameters = list(model.parameters())
         trained = [parameters[position] for position in result.trained]
         # torch steps lists of tensors on a GPU by default, and one tensor at a time on a CPU.
@@ -331,17 +345,18 @@ def _run(
     backend: Literal["auto", "real", "fake", "meta"],
     training: bool,
     notes: list[str],
+    accumulating: bool = False,
 ) -> tuple[Pass, Backend]:
     if backend != "auto":
-        return run_pass(model, args, kwargs, backend, training), backend
+        return run_pass(model, args, kwargs, backend, training, accumulating), backend
     first: Backend = "meta" if device_of(model, args, kwargs).type == "meta" else "fake"
     try:
-        return run_pass(model, args, kwargs, first, training), first
+        return run_pass(model, args, kwargs, first, training, accumulating), first
     except Exception as error:
         if first == "meta":
             raise
         # A real run decides: the model runs, or raises its own error.
-        result = run_pass(model, args, kwargs, "real", training)
+        result = run_pass(model, args, kwargs, "real", training, accumulating)
         lines = str(error).strip().splitlines()
         notes.append(f"counted on a real run: {lines[0][:200] if lines else type(error).__name__}")
         return result, "real"

@@ -19,7 +19,12 @@ from torch.nn.modules import module as torch_module
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ridgeline.cost.counting.ledger import StorageLedger, hidden_bytes, transient_bytes
+from ridgeline.cost.counting.kernel_memory import (
+    hidden_bytes,
+    transient_bytes,
+    unpredicted_call,
+)
+from ridgeline.cost.counting.ledger import StorageLedger
 from ridgeline.cost.counting.operands import (
     as_call,
     moved_bytes,
@@ -271,6 +276,9 @@ class CostMode(TorchDispatchMode):
         transient = transient_bytes(name, args, out)
         if transient:
             self._ledger.add_transient(transient, name, module, phase)
+        kernel = unpredicted_call(func, name, args)
+        if kernel is not None:
+            self._ledger.add_kernel(kernel, module, phase)
         try:
             call = as_call(func, args, kwargs, out)
             work = work_of(call)

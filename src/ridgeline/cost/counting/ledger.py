@@ -1,20 +1,17 @@
 """The ledger of a pass: every tensor storage from allocation to release, and the peak of memory.
 
 It works on real, fake and meta tensors, because a fake storage has a size and a lifetime too.
-Memory that a kernel allocates internally is not seen. It is estimated for convolutions on a CPU
-(`transient_bytes`) and for recurrent layers (`hidden_bytes`); the rest is the gap to a measured
-peak.
+Memory that a kernel allocates internally is not seen. `kernel_memory` estimates it, and names the
+kernels for which it cannot.
 """
 
 import weakref
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import Any
 
 import torch
 from msgspec import Struct
 
+from ridgeline.cost.counting.kernel_memory import KernelCall, internal_bytes
 from ridgeline.cost.counting.operands import dtype_name, stored_parts
 
 CUDA_BLOCK_BYTES = 512
@@ -51,6 +48,11 @@ class StorageLedger:
         self._open: dict[int, Entry] = {}
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._event = 0
+        self._unsettled: list[tuple[KernelCall, int, int, tuple[str, str, str]]] = []
+        """Kernels whose internal memory is measured after the pass, each with the bytes and the
+        event at which it ran, and its phase, operator and module."""
+        self.unpredicted: set[str] = set()
+        """The operators whose internal memory could not be told."""
 
     @property
     def now(self) -> int:
@@ -106,6 +108,22 @@ class StorageLedger:
         """Record memory that one operator uses only while it runs."""
         self._update_peak(size, (phase, op, module))
 
+    def add_kernel(self, call: KernelCall, module: str, phase: str) -> None:
+        """Record a kernel whose internal memory `settle` finds out."""
+        self._unsettled.append((call, self.live_bytes, self._event, (phase, call.name, module)))
+
+    def settle(self) -> None:
+        """Add the internal memory of the recorded kernels to the peak. Each distinct call runs once
+        for this, on a small real problem, so no pass must be in progress."""
+        sizes, failed = internal_bytes(dict.fromkeys(call for call, *_ in self._unsettled))
+        self.unpredicted |= failed
+        for call, live, event, context in self._unsettled:
+            size = sizes.get(call, 0)
+            if live + size > self.peak_bytes:
+                self.peak_bytes, self.peak_transient_bytes = live + size, size
+                self.peak_event, self.peak_context = event, context
+        self._unsettled.clear()
+
     def _update_peak(self, transient: int, context: tuple[str, str, str]) -> None:
         if self.live_bytes + transient > self.peak_bytes:
             self.peak_bytes = self.live_bytes + transient
@@ -155,89 +173,3 @@ def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):  # sparse, nested, quantised-packed
         return None
-
-
-_SHORT_PROBE_STEPS, _LONG_PROBE_STEPS = 8, 16
-"""The lengths of the two probes. With fewer time steps, most of the workspace is alignment."""
-_TRAIN_ARGUMENT = 15
-_WORKSPACE_OUTPUT = 3
-
-
-def hidden_bytes(name: str, args: tuple[Any, ...], out: Any) -> int:
-    """Return the size of the workspace that the real kernel of a recurrent layer would return in
-    place of an empty tensor."""
-    if name != "aten::mkldnn_rnn_layer" or not args[_TRAIN_ARGUMENT]:
-        return 0
-    if out[_WORKSPACE_OUTPUT] is None or out[_WORKSPACE_OUTPUT].numel():
-        return 0  # no gradient is needed, or the workspace is real
-    x, state = args[0], args[5]
-    steps, batch, width = x.shape
-    key = (batch, width, state.shape[-1], args[7], args[9], *args[10:15])
-    try:
-        if steps <= _LONG_PROBE_STEPS:
-            return _probe(steps, key, args[1].shape, args[2].shape)
-        short, long = (
-            _probe(n, key, args[1].shape, args[2].shape)
-            for n in (_SHORT_PROBE_STEPS, _LONG_PROBE_STEPS)
-        )
-    except RuntimeError:
-        return 0  # a build of torch without oneDNN
-    added_steps = _LONG_PROBE_STEPS - _SHORT_PROBE_STEPS
-    return int(long + (steps - _LONG_PROBE_STEPS) * (long - short) // added_steps)
-
-
-def transient_bytes(name: str, args: tuple[Any, ...], out: Any) -> int:
-    """Return the memory that a convolution on a CPU uses internally, in addition to its operands
-    and results. oneDNN converts tensors from the contiguous layout to its own and back.
-
-    This was measured over 15 shapes each in one, two and three dimensions. In forward there are the
-    converted input and weight, or the converted output beside the result. In backward there are the
-    converted input and gradient; with a stride, the gradient of the input exists a second time.
-    """
-    if name == "aten::convolution":
-        x, weight, result = args[0], args[1], out
-        if not _reorders(x):
-            return 0
-        if args[6]:  # transposed
-            return 2 * _tensor_bytes(result)
-        return max(_tensor_bytes(x) + _tensor_bytes(weight), _tensor_bytes(result))
-    if name == "aten::convolution_backward" and _reorders(args[1]):
-        gradient, x, stride, wants_input = args[0], args[1], args[4], args[10][0]
-        scattered = 2 * _tensor_bytes(x) if wants_input and max(stride) > 1 else 0
-        return max(_tensor_bytes(x) + _tensor_bytes(gradient), scattered)
-    return 0
-
-
-def _reorders(x: torch.Tensor) -> bool:
-    if x.device.type != "cpu" or x.dtype is not torch.float32 or not torch.backends.mkldnn.enabled:
-        return False
-    layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
-    layout = layouts.get(x.dim())
-    return layout is None or not x.is_contiguous(memory_format=layout)
-
-
-def _tensor_bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.itemsize
-
-
-@cache
-def _probe(steps: int, key: tuple[Any, ...], *weights: torch.Size) -> int:
-    # The modes that are active here do not hold in a new thread: it has real tensors and gradients.
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ridgeline") as fresh:
-        return fresh.submit(_workspace_bytes, steps, key, *weights).result()
-
-
-def _workspace_bytes(steps: int, key: tuple[Any, ...], *weights: torch.Size) -> int:
-    batch, width, hidden, reverse, mode, size, layers, biases, bidirectional, batch_first = key
-
-    def zeros(*shape: int) -> torch.Tensor:
-        return torch.zeros(shape, requires_grad=True)
-
-    gates, state = weights[0][0], zeros(batch, hidden)
-    out = torch.ops.aten.mkldnn_rnn_layer.default(
-        zeros(steps, batch, width), zeros(*weights[0]), zeros(*weights[1]),
-        zeros(gates), zeros(gates), state, state, reverse, [], mode, size, layers, biases,
-        bidirectional, batch_first, True,
-    )  # fmt: skip
-    workspace: torch.Tensor = out[_WORKSPACE_OUTPUT]
-    return workspace.numel() * workspace.itemsize

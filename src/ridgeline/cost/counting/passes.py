@@ -361,6 +361,7 @@ class Pass:
         self, modules: ModuleTracker, ledger: StorageLedger, mode: CostMode, training: bool
     ) -> None:
         self.training = training
+        self.device = torch.device("cpu")
         self.modules = modules
         self.ledger = ledger
         self.mode = mode
@@ -381,8 +382,10 @@ def run_pass(
     kwargs: dict[str, Any],
     backend: Backend,
     training: bool,
+    accumulating: bool = False,
 ) -> Pass:
-    """Run the model once and return what was counted. The model is restored afterwards."""
+    """Run the model once and return what was counted. The model is restored afterwards. With
+    `accumulating`, gradients exist before forward begins, as for a second micro-batch."""
     device = device_of(model, args, kwargs)
     ledger = StorageLedger(CUDA_BLOCK_BYTES if device.type == "cuda" else 1)
     with ExitStack() as stack:
@@ -408,12 +411,15 @@ def run_pass(
         modules = stack.enter_context(ModuleTracker(model))
         result = Pass(modules, ledger, CostMode(modules, ledger, fake_mode=fake_mode), training)
         result.notes += [note] if note else []
+        result.device = device
         result.static_bytes = {
             "parameters": ledger.add_all(model.parameters(), "parameters")
             + sum(ledger.add_packed(t, "parameters") for t in packed_weights(model)),
             "buffers": ledger.add_all(model.buffers(), "buffers"),
             "inputs": ledger.add_all(reachable_tensors((args, kwargs)), "inputs"),
         }
+        if accumulating:
+            result.gradient_bytes = _with_gradients(model, ledger)
         attention = FusedCalls()
         if backend == "meta":
             attention = stack.enter_context(attention_kept_fused())
@@ -430,6 +436,7 @@ def run_pass(
             result.notes.append("work on the Python threads that the model starts is not counted")
         result.fused_attention = attention.count
         ledger.release()
+    ledger.settle()
     return result
 
 
@@ -461,6 +468,14 @@ def _run(
             if entry.kind == "intermediate":
                 entry.kind = "gradients"
                 result.gradient_bytes += entry.bytes
+
+
+def _with_gradients(model: torch.nn.Module, ledger: StorageLedger) -> int:
+    """Give the parameters the gradients of an earlier micro-batch, and return their bytes."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    for parameter in trained:
+        parameter.grad = torch.zeros_like(parameter)
+    return ledger.add_all((p.grad for p in trained if p.grad is not None), "gradients")
 
 
 def _refuse_distributed(model: torch.nn.Module, backend: Backend) -> None:

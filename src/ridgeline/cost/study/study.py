@@ -1,10 +1,12 @@
 """The study of one target: count it, classify it on the roofline, run it, vary its sizes."""
 
 import torch
+from msgspec.structs import replace
 
 from ridgeline import machine
 from ridgeline.cost.counting import Account, join
 from ridgeline.cost.study.placement import ceiling_dtype, place
+from ridgeline.cost.study.planning import plan_memory
 from ridgeline.cost.study.running import Options, Say, can_run, make_step, peak_of_step, time_step
 from ridgeline.cost.study.target import Prepared, base_size, prepare
 from ridgeline.cost.study.variation import check_variations, fit_batch, sweep_model, time_tokens
@@ -38,7 +40,7 @@ def study(target: str, options: Options, say: Say = lambda text: None) -> ModelR
     latency = time_step(prepared, step, host, options) if step and options.timed else None
     say("reading this machine's ceilings")
     device, placement = _placed(cost, host, latency, options)
-    return ModelReport(
+    report = ModelReport(
         target=target,
         model=type(prepared.model).__name__,
         inputs=tuple(prepared.inputs_text.split(", ")),
@@ -59,6 +61,9 @@ def study(target: str, options: Options, say: Say = lambda text: None) -> ModelR
         fit=fit_batch(prepared, options, say) if options.fit_bytes else None,
         generation=time_tokens(prepared, options, host, missing, say) if options.generate else None,
     )
+    if options.training and options.fit_bytes:
+        report = replace(report, planned=plan_memory(prepared, options, host, report, say))
+    return report
 
 
 def _accounts(

@@ -21,6 +21,7 @@ from msgspec import Struct
 from torch.overrides import TorchFunctionMode
 
 from ridgeline.cost.counting import Account, count
+from ridgeline.cost.counting.parameters import OptimizerAccount
 from ridgeline.errors import (
     DataDependentError,
     OutOfMemoryError,
@@ -373,13 +374,18 @@ class Prepared(Struct, frozen=True):
         optimizer: str = "",
         args: tuple[Any, ...] | None = None,
         kwargs: dict[str, Any] | None = None,
+        accumulating: bool = False,
+        known_step: OptimizerAccount | None = None,
     ) -> Account:
         """Count one pass, with these inputs or others."""
         args = self.args if args is None else args
         kwargs = self.kwargs if kwargs is None else kwargs
         try:
             with quiet_stdout(), watched("a real pass of the model", "try --meta", 4):
-                return count(self.model, args, kwargs, training=training, optimizer=optimizer)
+                return count(
+                    self.model, args, kwargs, training=training, optimizer=optimizer,
+                    accumulating=accumulating, known_step=known_step,
+                )  # fmt: skip
         except DataDependentError as error:
             raise DataDependentError(
                 error.message,

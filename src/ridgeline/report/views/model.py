@@ -38,6 +38,7 @@ from ridgeline.report.document import (
     row,
 )
 from ridgeline.report.reasons import explain, reason_data
+from ridgeline.report.views import memory_plan
 
 SCHEMA = "ridgeline.cost.study/1"
 CONVENTIONS = {
@@ -97,7 +98,9 @@ def document(reports: Sequence[ModelReport]) -> Document:
 
 def _one_model(report: ModelReport) -> Document:
     place = report.placement
+    planned = report.planned
     blocks: list[Block] = [
+        *([memory_plan.planned_section(planned)] if planned else []),
         Paragraph((Span(place.bottleneck, bold=True), Span(f": {bottleneck_reason(place)}"))),
         Labelled((*_speed_items(report), _parameters_item(report))),
         Section(title="", blocks=(_work_table(report.cost), Paragraph(_coverage(report.cost)))),
@@ -246,6 +249,7 @@ def memory_kinds(memory: Memory) -> list[tuple[str, int]]:
         ("optimizer state", memory.optimizer_bytes),
         ("activations", memory.activations_bytes),
         ("temporaries at peak", memory.temporaries_bytes),
+        ("cuBLAS workspaces", memory.workspaces_bytes),
     ]
 
 
@@ -262,6 +266,9 @@ def _peak(report: ModelReport) -> Iterator[Block]:
         largest.append(" ".join(part for part in parts if part))
     if largest:
         yield Labelled((item("largest then", *largest, level="quiet"),))
+    if memory.unpredicted:
+        kernels = units.word_list(memory.unpredicted)
+        yield Paragraph(f"not predicted: what {kernels} take inside themselves")
     measured = report.measured_peak
     if measured is not None:
         gap = measured.peak_bytes - memory.peak_bytes
@@ -610,6 +617,7 @@ def model_data(report: ModelReport) -> dict[str, Any]:
         "unformulated": [msgspec.to_builtins(u) for u in cost.unformulated],
         "sweep": msgspec.to_builtins(report.sweep),
         "fit": msgspec.to_builtins(report.fit),
+        "planned": msgspec.to_builtins(report.planned),
         "generation": msgspec.to_builtins(report.generation),
         "notes": _notes_of(report),
         "disturbances": [reason_data(one) for one in report.disturbances],

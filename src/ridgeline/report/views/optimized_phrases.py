@@ -56,6 +56,19 @@ _OPTIMIZER_CHECKS = {"settings", "learning rates", "gradient norms"}
 
 
 def headline(ladder: Ladder) -> tuple[str, Tone]:
+    text, tone = _headline(ladder)
+    result = ladder.optimized
+    if result.fits is None:
+        return text, tone
+    peak, budget = units.bytes_(result.peak_bytes), units.bytes_(result.fit_bytes)
+    if not result.fits:
+        return f"Does not fit {budget}: the measured peak is {peak}. {text}", "bad"
+    if result.total is None:
+        return f"Fits {budget} as it is: the measured peak is {peak}", "good"
+    return f"Fits {budget}: the measured peak is {peak}. {text}", tone
+
+
+def _headline(ladder: Ladder) -> tuple[str, Tone]:
     result, total = ladder.optimized, ladder.optimized.total
     if total is None:
         return _headline_without_total(ladder)
