@@ -273,6 +273,11 @@ def test_the_advised_number_of_rounds_is_that_of_the_verdict() -> None:
     assert "--budget" not in shown(missing(0))
 
 
+def test_the_advised_budget_has_start_and_checks_once() -> None:
+    assert "--budget 62s" in shown(replace(undecided(), spent_s=60.0, rounds_s=0.5))
+    assert "--budget 150s" in shown(replace(undecided(), spent_s=60.0, rounds_s=30.0))
+
+
 def test_the_next_command_is_what_was_typed_and_one_option_more() -> None:
     typed = ("compare", "base.py", "head.py", "--budget", "60s", "--cold", "--", "--epochs", "1")
     last = shown(undecided(), typed=typed).splitlines()[-1]

@@ -651,15 +651,22 @@ def next_step(comparison: Comparison) -> NextStep | None:
         isolated = NextStep("in processes of their own", "--isolate")
         return isolated if comparison.mode == "one process" else None
     if "UNDECIDED" in verdicts and is_ratio(comparison.budget_s):
-        factor = _rounds_factor(comparison)
-        # A quarter of a budget goes into the warm-up. The measured time of a round counts.
-        seconds = math.ceil(factor * (4 / 3 * comparison.rounds_s or comparison.budget_s))
-        return (
-            NextStep(f"with {factor} × the rounds", "--budget", f"{seconds}s") if factor else None
-        )
+        if not (factor := _rounds_factor(comparison)):
+            return None
+        budget = f"{math.ceil(_needed_s(comparison, factor))}s"
+        return NextStep(f"with {factor} × the rounds", "--budget", budget)
     if "FASTER" in verdicts and verdicts <= {"FASTER", "SAME"}:
         return NextStep("to guard it in CI", "--fail-if", "slower")
     return None
+
+
+def _needed_s(comparison: Comparison, factor: int) -> float:
+    """Return the budget for so many times the rounds. Start-up, checks and warm-up come once, and
+    a budget that was too short is never advised again."""
+    if not comparison.rounds_s:
+        return factor * comparison.budget_s
+    once_s = max(comparison.spent_s - comparison.rounds_s, 0.0)
+    return max(once_s + factor * comparison.rounds_s, comparison.budget_s + comparison.rounds_s)
 
 
 def _rounds_factor(comparison: Comparison) -> int:
@@ -674,16 +681,8 @@ def _rounds_factor(comparison: Comparison) -> int:
 
 _SUMMARY = ("median", "mean", "std", "min", "max", "iqr", "p95", "p99")
 _ANSWER = (
-    "summary",
-    "verdict",
-    "ratio",
-    "ci_low",
-    "ci_high",
-    "why",
-    "goal_met",
-    "results",
-    "guards",
-)
+    "summary", "verdict", "ratio", "ci_low", "ci_high", "why", "goal_met", "results", "guards",
+)  # fmt: skip
 
 
 def data(comparison: Comparison) -> dict[str, Any]:
