@@ -454,7 +454,8 @@ def levels_plot(device: DeviceMemory) -> CurvesPlot:
             for kind, values in levels.levels.items()
         ),
         stacked=True,
-        stepped=not levels.left_out,  # between thinned moments, a step would hide a short peak
+        # between thinned moments, a step would hide a short peak
+        stepped="" if levels.left_out else "after",
         marks=tuple(marks),
         caption=caption,
     )
