@@ -104,6 +104,13 @@ class TestFirstLines:
         summary = made.summary()
         assert about(replace(summary, step=replace(summary.step, taken=taken)))[1] == words
 
+    def test_steps_of_the_parent_are_not_told_as_those_of_its_children(self) -> None:
+        summary = made.summary()
+        doubt = because(DoubtCode.OTHER_PROCESSES_TRAIN, processes=2)
+        trust = Trust(confidence="doubtful", doubts=(doubt,))
+        alone = replace(summary, verdict=replace(summary.verdict, trust=trust))
+        assert len(about(alone)) == len(about(summary)) + 1
+
     @pytest.mark.parametrize(("mean", "is_shown"), [(27.8, True), (30.9, False), (36.0, True)])
     def test_the_mean_is_shown_where_it_differs_from_the_median(
         self, mean: float, is_shown: bool

@@ -161,7 +161,9 @@ def about(summary: RunSummary) -> tuple[str, ...]:
     for brand in ("NVIDIA ", "GeForce ", "AMD ", "Instinct ", "Tesla "):
         device = device.removeprefix(brand)
     ranks = f"{summary.ranks} ranks" if summary.ranks > 1 else ""
-    parts = (_program(summary), _steps(summary.step), device, ranks)
+    codes = {doubt.code for doubt in summary.verdict.trust.doubts}
+    alone = "the parent process alone" if DoubtCode.OTHER_PROCESSES_TRAIN in codes else ""
+    parts = (_program(summary), _steps(summary.step), alone, device, ranks)
     return tuple(text for text in parts if text)
 
 
