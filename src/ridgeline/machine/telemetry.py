@@ -27,11 +27,19 @@ from ridgeline.records.run import DeviceSample, ProcessSample, Telemetry
 
 _SECOND_NS = 1_000_000_000
 PROC = "/proc"
+LOADER_THREAD = "pt_data_worker"
+"""The name that torch gives the main thread of a DataLoader's worker."""
+PSS_INTERVAL_NS = 5 * _SECOND_NS
+MAX_PSS_RESIDENT_BYTES = 4 * 2**30
+"""Shared memory is not divided for larger processes: a visit to a million pages takes 10 to 20 ms,
+and the process's own requests for memory may wait for it."""
 
 
 class ProcessStat(Struct, frozen=True):
     """The fields of /proc/<pid>/stat that are used here."""
 
+    name: str
+    """The name of the main thread, which torch sets in workers of its DataLoader."""
     state: str
     parent: int
     major_faults: int
@@ -70,9 +78,12 @@ class ProcessTree:
         self._update()
         return list(self._started)
 
-    def sample(self, pids: Iterable[int] | None = None) -> tuple[ProcessSample, ...]:
-        """Return a sample of each process of the tree, or of those in `pids`."""
-        samples = (self._read(pid) for pid in (self.pids() if pids is None else list(pids)))
+    def sample(
+        self, pids: Iterable[int] | None = None, *, shared: bool = False
+    ) -> tuple[ProcessSample, ...]:
+        """Return a sample of each process of the tree, or of those in `pids`; with `shared`, also
+        each one's part of the memory that processes share."""
+        samples = (self._read(pid, shared) for pid in (self.pids() if pids is None else list(pids)))
         return tuple(sample for sample in samples if sample is not None)
 
     def _update(self) -> None:
@@ -106,7 +117,7 @@ class ProcessTree:
                 others.append(pid)
         return others
 
-    def _read(self, pid: int) -> ProcessSample | None:
+    def _read(self, pid: int, shared: bool) -> ProcessSample | None:
         stat = process_stat(pid, self._proc)
         # Zombies (Z, X) do no work. A different start time means that the id was used again.
         if stat is None or stat.state in "ZX" or self._started.get(pid) != stat.started:
@@ -114,26 +125,41 @@ class ProcessTree:
             self._known.discard(pid)
             return None
         resident = _read(f"{self._proc}/{pid}/statm").split()
+        resident_bytes = int(resident[1]) * self._page_bytes if len(resident) > 1 else 0
         storage = _fields(_read(f"{self._proc}/{pid}/io"))
         return ProcessSample(
             pid=pid,
             worker=pid != self._pid,
+            loader=pid != self._pid and stat.name.startswith(LOADER_THREAD),
             cpu_s=round(stat.ticks / self._ticks_per_second, 3),
-            rss_bytes=int(resident[1]) * self._page_bytes if len(resident) > 1 else 0,
+            rss_bytes=resident_bytes,
+            pss_bytes=self._shared(pid, resident_bytes) if shared else 0,
             read_bytes=storage.get(b"read_bytes", 0),
             write_bytes=storage.get(b"write_bytes", 0),
             major_faults=stat.major_faults,
             threads=stat.threads,
         )
 
+    def _shared(self, pid: int, resident_bytes: int) -> int:
+        """Return the process's resident bytes with each shared page divided by its users; 0 if
+        that is not known. The kernel visits every page for it."""
+        if resident_bytes > MAX_PSS_RESIDENT_BYTES:
+            return 0
+        for line in _read(f"{self._proc}/{pid}/smaps_rollup").splitlines():
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1]) * 1024
+        return 0
+
 
 def process_stat(pid: int, proc: str = PROC) -> ProcessStat | None:
     """Return the fields of /proc/<pid>/stat; None if there is no such process."""
     # The program's name stands in brackets and may itself hold spaces and brackets.
-    fields = _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
+    head, _, rest = _read(f"{proc}/{pid}/stat").rpartition(b")")
+    fields = rest.split()
     if len(fields) < 20:
         return None
     return ProcessStat(
+        name=head.partition(b"(")[2].decode(errors="replace"),
         state=fields[0].decode(),
         parent=int(fields[1]),
         major_faults=int(fields[9]),
@@ -204,7 +230,9 @@ class PortableProcessTree:
         self._members = {process.pid: process for process in processes if process.pid != own}
         return list(self._members)
 
-    def sample(self, pids: Iterable[int] | None = None) -> tuple[ProcessSample, ...]:
+    def sample(
+        self, pids: Iterable[int] | None = None, *, shared: bool = False
+    ) -> tuple[ProcessSample, ...]:
         samples = (self._read(pid) for pid in (self.pids() if pids is None else list(pids)))
         return tuple(sample for sample in samples if sample is not None)
 
@@ -402,6 +430,7 @@ class Sampler:
         self._package = PackageEnergy()
         self._host_ns = -_SECOND_NS
         self._workers_ns = -_SECOND_NS
+        self._pss_ns = self._pss_pids = 0
         self._times = _host_times(proc)
         self._host_percent: float | None = None
         self._available: int | None = None
@@ -425,7 +454,11 @@ class Sampler:
         if len(pids) > MAX_PROCESSES_PER_SAMPLE and at_ns - self._workers_ns < _SECOND_NS:
             return self._tree.sample([pid for pid in pids if pid == self._pid])
         self._workers_ns = at_ns
-        return self._tree.sample(pids)
+        since_ns, more = at_ns - self._pss_ns, len(pids) > self._pss_pids
+        shared = len(pids) > 1 and since_ns >= (_SECOND_NS // 2 if more else PSS_INTERVAL_NS)
+        if shared:
+            self._pss_ns, self._pss_pids = at_ns, len(pids)
+        return self._tree.sample(pids, shared=True) if shared else self._tree.sample(pids)
 
     def _sample_host(self, at_ns: int) -> None:
         """Sample the host, once a second at most: /proc/stat is long, because it lists every

@@ -181,6 +181,7 @@ class AnswerCode(StrEnum):
     HOST_PEAK = "answer.host-peak"  # bytes
     PEAK_ON = "answer.peak-on"  # bytes, device
     TRACED_PEAK = "answer.traced-peak"  # bytes
+    TRACED_RISE = "answer.traced-rise"  # bytes
     NO_ALLOCATIONS = "answer.no-allocations"
     IN_STEP = "answer.in-step"  # step
     IN_PHASE = "answer.in-phase"  # phase

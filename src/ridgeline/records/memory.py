@@ -140,6 +140,8 @@ class Shortage(Struct, frozen=True, kw_only=True):
     phase: str = ""
     step: int | None = None
     at_ns: int = 0
+    usual_bytes: int = 0
+    """The largest block that the same line allocated in the traced steps; 0 if it is not known."""
 
 
 class MemoryAdvice(Struct, frozen=True, kw_only=True):
@@ -186,6 +188,27 @@ class AdviceCode(StrEnum):
     OTHER_PROCESSES = "memory.other-processes"  # bytes
 
 
+class LineMemory(Struct, frozen=True, kw_only=True):
+    """What one line of the program does with memory in a step."""
+
+    place: Place | None
+    """None for what no line of the program's own code is known for."""
+    allocated_bytes: float
+    released_bytes: float
+    """What was given back while the line ran, whichever line had allocated it."""
+    high_water_bytes: int
+    """The most that blocks of this line held at once."""
+    largest_bytes: int
+    """Its largest block."""
+    blocks: float
+    kind: MemoryKind
+    """The kind of most of its bytes."""
+
+    @property
+    def net_bytes(self) -> float:
+        return self.allocated_bytes - self.released_bytes
+
+
 class DeviceMemory(Struct, frozen=True, kw_only=True):
     """The memory of one device."""
 
@@ -193,6 +216,9 @@ class DeviceMemory(Struct, frozen=True, kw_only=True):
     """cuda:0, cpu"""
     peak: Peak
     levels: LevelsOverTime = LevelsOverTime()
+    lines: tuple[LineMemory, ...] = ()
+    """What lines do with memory in a step; the one that allocates most first."""
+    lines_left_out: int = 0
     growth: tuple[Growth, ...] = ()
     """The fastest first."""
     fragmentation: Fragmentation | None = None

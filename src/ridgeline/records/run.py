@@ -10,6 +10,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ridgeline.records.step_memory import HeldTensors, LiveTensors
+
 Phase = Literal[
     "input",  # waiting for the DataLoader
     "transfer",  # from the batch in hand to the first forward: the copy to the device
@@ -389,6 +391,10 @@ class OutOfMemory(Struct, frozen=True, kw_only=True):
     """Live allocations as (file:line, bytes, blocks), largest first; file:line is "" if no stack
     was kept."""
     snapshot: str = ""
+    live: tuple[LiveTensors, ...] = ()
+    """Tensors that Python objects of the program held, if its exception was not caught."""
+    held: tuple[HeldTensors, ...] = ()
+    """The containers and variables that held most of them."""
 
 
 class ThreadTime(Struct, frozen=True, kw_only=True):
@@ -446,6 +452,8 @@ class Capture(Struct, frozen=True, kw_only=True):
     out_of_memory: OutOfMemory | None = None
     pauses: tuple[PauseSeen, ...] = ()
     """Samples of steps that were late, in a program that had paused before."""
+    held: tuple[HeldTensors, ...] = ()
+    """What grew from step to step while memory rose, and what refers to it."""
     memory_at_end: StepMemory | None = None
     """Memory in use at the end of the program. Its functions have returned by then, and only what
     its modules hold is left."""
@@ -471,9 +479,15 @@ class ProcessSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     pid: int
     worker: bool = False
+    """Whether it is another process than the program's own."""
+    loader: bool = False
+    """Whether it is a worker of a DataLoader, by the name that torch gives it."""
     cpu_s: float = 0.0
     """User and system time."""
     rss_bytes: int = 0
+    pss_bytes: int = 0
+    """Resident bytes with each shared page divided by the number of its users; 0 if it was not read
+    in this sample."""
     read_bytes: int = 0
     """Bytes read from storage; 0 if the system does not tell."""
     write_bytes: int = 0

@@ -104,6 +104,13 @@ class RunDirectory:
         packed = self.trace_file(rank)
         return next((path for path in (packed, packed.with_suffix("")) if path.is_file()), None)
 
+    def allocations_file(self, rank: int = 0) -> Path:
+        return self.path / f"allocations-rank{rank}.msgpack"
+
+    @property
+    def memory_study_file(self) -> Path:
+        return self.path / "memory.json"
+
     def memory_file(self, rank: int = 0) -> Path:
         return self.path / f"memory-rank{rank}.pickle"
 

@@ -3,6 +3,7 @@ what a browser can hold."""
 
 from msgspec import Struct
 
+from ridgeline.records.memory import MemoryStudy
 from ridgeline.records.run import Capture, RunFile, Step, Telemetry
 from ridgeline.records.run_summary import RunSummary
 from ridgeline.records.timeline import SourceLines, Timeline
@@ -63,6 +64,8 @@ class PythonStacks(Struct, frozen=True, kw_only=True):
 class RunPage(Struct, frozen=True, kw_only=True):
     summary: RunSummary
     run: RunFile
+    memory: MemoryStudy | None = None
+    """The memory of the traced steps, with its levels over time."""
     capture: Capture | None = None
     """The capture of the rank that the summary shows."""
     steps: tuple[Step, ...] = ()

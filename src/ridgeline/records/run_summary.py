@@ -11,6 +11,7 @@ from msgspec import Struct
 from ridgeline.records.facts import Reason, Trust
 from ridgeline.records.finding import Findings
 from ridgeline.records.machine import CeilingState, Source
+from ridgeline.records.memory import MemoryStudy
 from ridgeline.records.run import OutOfMemory, Phase, PythonView, Status
 from ridgeline.records.step_work import Uncounted
 from ridgeline.records.verdict import Verdict
@@ -88,12 +89,28 @@ class Efficiency(Struct, frozen=True, kw_only=True):
     uncounted: tuple[Uncounted, ...] = ()
 
 
+MemoryRole = Literal["program", "loader workers", "other processes"]
+
+
+class RoleMemory(Struct, frozen=True, kw_only=True):
+    """The memory of the program's processes of one role, when all together had most."""
+
+    role: MemoryRole
+    processes: int
+    rss_bytes: int
+    """Resident bytes; pages that processes share count in each."""
+    pss_bytes: int | None = None
+    """The same with each shared page divided by its users; None if it was not read."""
+
+
 class MemoryUse(Struct, frozen=True, kw_only=True):
     device_peak_bytes: int | None = None
     device_reserved_bytes: int | None = None
     device_total_bytes: int | None = None
     host_peak_bytes: int | None = None
     """The peak of the program and its workers; pages that they share count in each."""
+    roles: tuple[RoleMemory, ...] = ()
+    """The program and the processes it started, if there were any."""
     retries: int = 0
     growth_bytes_per_step: float | None = None
     """The growth on the device; on the host if the program runs there."""
@@ -229,6 +246,9 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     loss_broke: str = ""
     """The first loss that was no finite number, such as "nan at step 12"."""
     out_of_memory: OutOfMemory | None = None
+    memory_study: MemoryStudy | None = None
+    """The memory of the traced steps by kind and by line, what grows, and what would help if it
+    runs out; the levels over time are in memory.json."""
     sync_points: tuple[SyncPoint, ...] = ()
     recompiles: tuple[str, ...] = ()
     graph_breaks: tuple[str, ...] = ()

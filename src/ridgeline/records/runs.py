@@ -163,9 +163,9 @@ def _refuse_newer_notes(run: RunDirectory) -> None:
         pass  # the file is damaged: writing it again is the repair
 
 
-_NAMES = ("steps", "telemetry", "trace-rank", "capture-rank", "memory-rank", "python-", ".watch-",
-          "run.json", "summary.json", "findings.json", "case.msgpack", "report.html",
-          "stopping", NOTES_FILE)  # fmt: skip
+_NAMES = ("steps", "telemetry", "trace-rank", "capture-rank", "memory-rank", "oom-rank",
+          "allocations-rank", "memory.json", "python-", ".watch-", "run.json", "summary.json",
+          "findings.json", "case.msgpack", "report.html", "stopping", NOTES_FILE)  # fmt: skip
 _OURS = _NAMES + tuple(f".{name}" for name in _NAMES)
 """Beginnings of the names of our files. A file that was being written has a dot in front."""
 _UNFINISHED = re.compile(rf"\.(?:{'|'.join(map(re.escape, _NAMES))}).*\.(?:[0-9a-f]{{8}}|part)")

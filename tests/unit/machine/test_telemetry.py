@@ -59,8 +59,8 @@ def test_many_workers_are_read_once_a_second(monkeypatch: pytest.MonkeyPatch) ->
         def pids(self) -> list[int]:
             return list(range(7, 7 + telemetry.MAX_PROCESSES_PER_SAMPLE + 1))
 
-        def sample(self, pids: list[int]) -> tuple[ProcessSample, ...]:
-            return tuple(ProcessSample(pid=pid) for pid in pids)
+        def sample(self, pids: list[int], *, shared: bool = False) -> tuple[ProcessSample, ...]:
+            return tuple(ProcessSample(pid=pid, pss_bytes=int(shared)) for pid in pids)
 
     sampler = Sampler(7)
     monkeypatch.setattr(sampler, "_tree", Crowd())
@@ -72,6 +72,35 @@ def test_many_workers_are_read_once_a_second(monkeypatch: pytest.MonkeyPatch) ->
         telemetry.MAX_PROCESSES_PER_SAMPLE + 1,
         1,
     ]
+
+
+def test_shared_memory_is_divided_when_processes_come_and_then_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Growing:
+        def __init__(self) -> None:
+            self.count = 1
+
+        def pids(self) -> list[int]:
+            return list(range(7, 7 + self.count))
+
+        def sample(self, pids: list[int], *, shared: bool = False) -> tuple[ProcessSample, ...]:
+            return tuple(ProcessSample(pid=pid, pss_bytes=int(shared)) for pid in pids)
+
+    sampler, tree = Sampler(7), Growing()
+    monkeypatch.setattr(sampler, "_tree", tree)
+
+    def divided(at_s: float) -> bool:
+        return any(p.pss_bytes for p in sampler.sample(int(at_s * SECOND)).processes)
+
+    assert not divided(10.0)  # a program of one process shares with none of its own
+    tree.count = 3
+    assert [divided(at) for at in (11.0, 11.1, 12.0, 15.9, 16.0)] == [
+        True, False, False, False, True,
+    ]  # fmt: skip
+    tree.count = 5
+    assert [divided(at) for at in (16.2, 16.5, 16.6)] == [False, True, False]
+    sampler.close()
 
 
 def test_the_hosts_load_counts_waiting_for_storage_as_idle(tmp_path: Path) -> None:

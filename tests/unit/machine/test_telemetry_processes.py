@@ -81,6 +81,23 @@ def test_counters_are_read_from_a_name_with_brackets_and_spaces(proc: MadeUpProc
     assert (sample.read_bytes, sample.write_bytes) == (4096, 512)
 
 
+def test_workers_of_a_loader_are_known_by_the_name_of_their_thread(proc: MadeUpProc) -> None:
+    proc.put(11, 10, name=telemetry.LOADER_THREAD)
+    samples = ProcessTree(10, proc=str(proc.root)).sample()
+    assert [(s.pid, s.loader) for s in samples] == [(10, False), (11, True), (12, False)]
+
+
+def test_shared_pages_are_divided_only_if_asked_and_only_for_small_processes(
+    proc: MadeUpProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (proc.root / "11" / "smaps_rollup").write_text("Rss: 900 kB\nPss:             40 kB\n")
+    tree = ProcessTree(10, proc=str(proc.root))
+    assert [s.pss_bytes for s in tree.sample()] == [0, 0, 0]
+    assert [s.pss_bytes for s in tree.sample(shared=True)] == [0, 40 * 1024, 0]
+    monkeypatch.setattr(telemetry, "MAX_PSS_RESIDENT_BYTES", 1)
+    assert [s.pss_bytes for s in tree.sample(shared=True)] == [0, 0, 0]
+
+
 def test_new_workers_are_found_and_ended_ones_skipped(proc: MadeUpProc) -> None:
     tree = ProcessTree(10, proc=str(proc.root))
     assert _pids(tree) == [10, 11, 12]

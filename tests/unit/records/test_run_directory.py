@@ -141,7 +141,7 @@ def test_a_files_name_that_leads_elsewhere_is_refused(run: RunDirectory, name: s
 def test_files_are_named_by_rank(run: RunDirectory) -> None:
     named = [
         [getattr(run, f"{kind}_file")(rank).name for rank in (0, 1)]
-        for kind in ("steps", "telemetry", "capture", "trace", "memory", "lock")
+        for kind in ("steps", "telemetry", "capture", "trace", "memory", "allocations", "lock")
     ]
     assert named == [
         ["steps.jsonl", "steps-rank1.jsonl"],
@@ -149,6 +149,7 @@ def test_files_are_named_by_rank(run: RunDirectory) -> None:
         ["capture-rank0.json", "capture-rank1.json"],
         ["trace-rank0.json.gz", "trace-rank1.json.gz"],
         ["memory-rank0.pickle", "memory-rank1.pickle"],
+        ["allocations-rank0.msgpack", "allocations-rank1.msgpack"],
         [".watch-rank0.lock", ".watch-rank1.lock"],
     ]
 

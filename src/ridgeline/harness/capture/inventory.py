@@ -13,7 +13,7 @@ backward before the optimizer's next step found the gradient cleared.
 import weakref
 from contextlib import suppress
 from time import perf_counter_ns, thread_time_ns
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -193,6 +193,12 @@ class Roots:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._known: dict[int, Root] = {}
+        self._alive: dict[int, Any] = {}
+        """Weak references to the modules, by id."""
+
+    def alive(self) -> list[Any]:
+        """Return the modules that still exist."""
+        return [module for ref in self._alive.values() if (module := ref()) is not None]
 
     def of(self, module: Any) -> Root:
         root = self._known.get(id(module))
@@ -201,6 +207,7 @@ class Roots:
                 root = self._describe_module(module)
             if len(self._known) < MAX_KNOWN:
                 self._known[id(module)] = root
+                self._alive[id(module)] = weakref.ref(module)
         return root
 
     def all(self, trains: bool) -> tuple[ModuleSeen, ...]:
@@ -251,7 +258,7 @@ class Roots:
         if any(base.__name__ == "FSDPModule" for base in kind.__mro__):  # made by fully_shard
             wrappers.append("FSDPModule")
             kind = kind.__bases__[-1]
-        parameters = _parameters_of(inner)
+        parameters = tensors_of(inner, "_parameters")
         first = parameters[0] if parameters else None
         device = str(first.device) if first is not None else ""
         return Root(
@@ -282,11 +289,19 @@ class Optimizers:
         self._clearing = clearing
         self._known: dict[int, tuple[str, str, dict[str, str]]] = {}
         self._steps: dict[int, int] = {}
+        self._alive: dict[int, Any] = {}
+        """Weak references to the optimizers, by id."""
+
+    def alive(self) -> list[Any]:
+        """Return the optimizers that still exist."""
+        return [optimizer for ref in self._alive.values() if (optimizer := ref()) is not None]
 
     def stepped(self, optimizer: Any) -> None:
         key = id(optimizer)
         if key not in self._known and len(self._known) < MAX_KNOWN:
             self._known[key] = (type(optimizer).__name__, user_line(), _options(optimizer))
+            with suppress(TypeError):  # a class without weak references
+                self._alive[key] = weakref.ref(optimizer)
         if key in self._known:
             self._steps[key] = self._steps.get(key, 0) + 1
 
@@ -425,10 +440,10 @@ def _worked_share(waited_ns: int, worked_ns: int) -> float | None:
     return min(worked_ns / waited_ns, 1.0) if waited_ns else None
 
 
-def _parameters_of(module: Any) -> list[Any]:
-    """Return what `module.parameters()` would, without calling methods that the user may have
-    replaced and without hashing modules."""
-    parameters: dict[int, Any] = {}
+def tensors_of(module: Any, field: Literal["_parameters", "_buffers"]) -> list[Any]:
+    """Return what `module.parameters()` or `module.buffers()` would, without calling methods that
+    the user may have replaced and without hashing modules."""
+    tensors: dict[int, Any] = {}
     visited, left = set(), [module]
     while left:
         current = left.pop()
@@ -436,12 +451,13 @@ def _parameters_of(module: Any) -> list[Any]:
             continue
         visited.add(id(current))
         if "_c" in current.__dict__:  # TorchScript keeps its parameters in C++
-            parameters |= {id(p): p for p in current.parameters()}
+            found = current.parameters() if field == "_parameters" else current.buffers()
+            tensors |= {id(t): t for t in found}
             continue
         fields = current.__dict__
-        parameters |= {id(p): p for p in fields.get("_parameters", {}).values() if p is not None}
+        tensors |= {id(t): t for t in fields.get(field, {}).values() if t is not None}
         left += reversed(fields.get("_modules", {}).values())
-    return list(parameters.values())
+    return list(tensors.values())
 
 
 def _elements(parameter: Any) -> int:

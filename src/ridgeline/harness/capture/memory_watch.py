@@ -14,16 +14,20 @@ import pickle
 import re
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ridgeline.harness.capture.inventory import tensors_of
 from ridgeline.harness.capture.places import is_user_file, user_line, user_line_of_thread
 from ridgeline.harness.usercode.load import is_out_of_memory
 from ridgeline.machine.processor import memory_bytes
+from ridgeline.records.memory import MemoryKind
 from ridgeline.records.run import OutOfMemory, StepMemory
+from ridgeline.records.step_memory import Stock
 
 PAUSE_FACTOR = 500
 """A reading is followed by a pause of this many times its own cost: at most 0.2 % of the time."""
@@ -107,6 +111,59 @@ class MemoryReadings:
             retries=int(counters.get("num_alloc_retries", 0)),
             host_bytes=host,
         )
+
+
+MAX_STOCK_TENSORS = 20_000
+"""Tensors of models and optimizers that are looked at, at 1 to 2 µs each."""
+
+
+def stock(torch: Any, modules: Iterable[Any], optimizers: Iterable[Any]) -> tuple[Stock, ...]:
+    """Return what models and optimizers hold: parameters, buffers, gradients, the optimizers'
+    state. A storage that several tensors share counts once, as the first of these kinds."""
+    found: dict[tuple[str, MemoryKind], dict[int, int]] = {}
+    seen: set[int] = set()
+    with torch._C.DisableTorchFunction():
+        for kind, tensor in islice(_held(modules, optimizers), MAX_STOCK_TENSORS):
+            if not _is_plain_tensor(torch, tensor):
+                continue
+            storage = tensor.untyped_storage()
+            address = storage.data_ptr()
+            if address and address not in seen:
+                seen.add(address)
+                found.setdefault((str(tensor.device), kind), {})[address] = storage.nbytes()
+    return tuple(
+        Stock(
+            device=device, kind=kind, bytes=sum(blocks.values()), tensors=len(blocks),
+            addresses=tuple(blocks),
+        )
+        for (device, kind), blocks in found.items()
+    )  # fmt: skip
+
+
+def _held(modules: Iterable[Any], optimizers: Iterable[Any]) -> Iterator[tuple[MemoryKind, Any]]:
+    parameters: list[Any] = []
+    for module in modules:
+        parameters += tensors_of(module, "_parameters")
+        for buffer in tensors_of(module, "_buffers"):
+            yield MemoryKind.BUFFER, buffer
+    for optimizer in optimizers:
+        parameters += [p for group in optimizer.param_groups for p in group["params"]]
+        for state in list(optimizer.state.values()):
+            for value in list(state.values()) if isinstance(state, dict) else ():
+                yield MemoryKind.OPTIMIZER_STATE, value
+    for parameter in parameters:
+        yield MemoryKind.PARAMETER, parameter
+        yield MemoryKind.GRADIENT, parameter.grad
+
+
+def _is_plain_tensor(torch: Any, value: Any) -> bool:
+    """Return whether `value` is a dense tensor of torch's own class, whose storage has an
+    address."""
+    return (
+        type(value) in (torch.Tensor, torch.nn.Parameter)
+        and value.layout is torch.strided
+        and value.device.type in ("cpu", "cuda")
+    )
 
 
 MAX_HISTORY_ENTRIES = 100_000
@@ -257,7 +314,7 @@ def host_memory_shortage(error: Any, step: int, phase: str) -> OutOfMemory | Non
         on="host",
         allocated_bytes=used,
         step=step,
-        phase=phase,
+        phase=_phase_raised_in(error.__traceback__) or phase,
         place=_raised_at(error.__traceback__),
     )
 
@@ -279,6 +336,24 @@ def _sizes() -> tuple[int, int]:
         mapped, resident = file.read().split()[:2]
         return int(mapped) * resource.getpagesize(), int(resident) * resource.getpagesize()
     return 0, 0
+
+
+_PHASE_FILES = (
+    ("/torch/utils/data/", "input"), ("/torch/optim/", "optimizer"),
+    ("/torch/autograd/", "backward"), ("/torch/nn/modules/module.py", "forward"),
+)  # fmt: skip
+
+
+def _phase_raised_in(trace: TracebackType | None) -> str:
+    """Return the phase of the step in which an exception was raised, by the outermost function of
+    torch on its way; "" if there is none. The step itself has been left by now."""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        for part, phase in _PHASE_FILES:
+            if part in file:
+                return phase
+        trace = trace.tb_next
+    return ""
 
 
 def _raised_at(trace: TracebackType | None) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from ridgeline.harness.capture import live
+from ridgeline.harness.capture.held_tensors import HoldersWatch
 from ridgeline.harness.capture.inventory import (
     Children,
     GradientClearing,
@@ -21,7 +22,7 @@ from ridgeline.harness.capture.inventory import (
     Optimizers,
     Roots,
 )
-from ridgeline.harness.capture.memory_watch import MemoryReadings
+from ridgeline.harness.capture.memory_watch import MemoryReadings, stock
 from ridgeline.harness.capture.pause_watch import PauseWatch
 from ridgeline.harness.capture.program_exit import exit_at_once, farewell
 from ridgeline.harness.capture.recording import Compiling, Journal, Recording
@@ -40,6 +41,7 @@ from ridgeline.harness.capture.step_times import (
     phase_name,
 )
 from ridgeline.records.run import Settings, Status, StepMemory, StepWindow, Window
+from ridgeline.records.step_memory import Stock
 
 MIN_SETTLE_STEPS = 3
 MAX_SETTLE_STEPS = 30
@@ -109,6 +111,10 @@ class Windows:
     def is_traced(self) -> bool:
         """Whether the trace has been recorded, or none is wanted."""
         return self._traced and self._open.kind != "traced"
+
+    @property
+    def is_disturbed(self) -> bool:
+        return self._disturbed
 
     def disturb(self) -> None:
         """Mark the step in progress as disturbed by work of ours."""
@@ -251,13 +257,16 @@ class Progress:
         self._timed: list[tuple[int, int, int, StepMemory | None]] = []
         """Index, start, length and memory of steps that were only timed."""
         self._readings = MemoryReadings(torch, self.clock)
+        self._holders = HoldersWatch(torch)
         self._torch = torch
         self._settings = settings
         self._world = world
         self._windows = Windows(settings, self.clock())
         self._journal = Journal(directory, rank)
         self._drafts = Drafts(self.losses)
-        self.recording = Recording(torch, self._journal, settings, self._where, world)
+        self.recording = Recording(
+            torch, self._journal, settings, self._where, world, stock=self._stock
+        )
         self._cuda: int | None = None
         self._marks: DeviceMarks | None = None
 
@@ -284,6 +293,8 @@ class Progress:
         if end in (End.MERGE, End.DROP):
             draft = self._restart(draft, end, start)
         draft.memory = self._readings.read_if_due(self._cuda, now)
+        if draft.window == "light":
+            self._holders.read(draft.index, draft.memory)
         self._drafts.add(draft, self.stepping.uncertain)
         if self.timeline.mark is not None and self._marks is not None:
             self._marks.cut(draft.index, self.timeline.phase, trains)
@@ -301,7 +312,9 @@ class Progress:
         """Note that a step has ended which is only timed."""
         now, start = self.clock(), self.timeline.start_ns
         dur = self.timeline.restart(now)
-        self._timed.append((self.index, start, dur, self._readings.read_if_due(self._cuda, now)))
+        memory = self._readings.read_if_due(self._cuda, now)
+        self._holders.read(self.index, memory)
+        self._timed.append((self.index, start, dur, memory))
         self.index += 1
         self.pauses.only_timed(dur)
         if self.index % self._thinning.every == 0 or self._journal.due(now):
@@ -335,12 +348,23 @@ class Progress:
         if order or self._journal.due(now):
             self._deliver()
             self._journal.flush(now)
-        if order:
+        if order or self._look_for_holders():
             self.timeline.resume()
+
+    def _look_for_holders(self, at_last: bool = False) -> bool:
+        """Look for what holds memory that grows, if it is due. Return whether time was spent."""
+        if not (at_last or self._holders.is_due) or self.recording.tracing.running:
+            return False
+        with self.recording.guarded("what holds memory"):
+            if self._holders.look(self.index, self.roots.alive()):
+                self._windows.disturb()
+                return True
+        return False
 
     def _choose_detail(self) -> None:
         every = self._thinning.every
         thin = every > 1 and self.index % every != 0 and not self.off and self._can_time_only()
+        thin = thin and not self._windows.is_disturbed
         self.detailed = not thin
         if not self.off:
             self.gate.closed = thin
@@ -400,9 +424,9 @@ class Progress:
         taken = self.index + self.steps_alone
         return self._write_capture(ended, why, steps_taken=taken if complete else None)
 
-    def note_host_memory(self) -> None:
-        """Note that the host ran out of memory, if the program died of that."""
-        self.recording.note_host_memory(*self._where()[:2])
+    def note_shortage(self) -> None:
+        """Note that memory ran out, if the program died of that."""
+        self.recording.note_shortage(*self._where()[:2], self.roots.alive())
 
     def stop(self) -> None:
         """Record nothing more."""
@@ -446,6 +470,9 @@ class Progress:
         self._account.end()
         recording.stop_sampling()  # our own work here must not be sampled
         self.pauses.stop()  # a thread of ours would appear in the trace
+        if order == "alone":
+            self._look_for_holders(at_last=True)
+        self._holders.forget()
         if order == "light":
             recording.stop_memory_history()
         elif order == "trace":
@@ -514,6 +541,7 @@ class Progress:
             "light_time": self._account.of("light"),
             "traced_time": self._account.of("traced"),
             "ended_ns": now if ended != "running" else 0,
+            "held": self._holders.found,
             "memory_at_end": self._readings.last(self._cuda) if ended != "running" else None,
         }
         return self._journal.capture(self.recording.capture(seen, self._cuda, ended, why))
@@ -526,6 +554,9 @@ class Progress:
         except IndexError:  # a phase ended between two reads
             phase = ""
         return self.index, self.timeline.start_ns, phase, self.thread
+
+    def _stock(self) -> tuple[Stock, ...]:
+        return stock(self._torch, self.roots.alive(), self.optimizers.alive())
 
     def _where(self) -> tuple[int, str, int | None]:
         """Return the step in progress, its phase ("" if nothing is recorded any more), and the

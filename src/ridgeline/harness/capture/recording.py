@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ridgeline.harness.capture import places, stack_sampling
-from ridgeline.harness.capture.memory_watch import MemoryHistory, Where
+from ridgeline.harness.capture.held_tensors import live_at_failure
+from ridgeline.harness.capture.memory_watch import MemoryHistory, Where, host_memory_shortage
 from ridgeline.harness.capture.tracing import Tracing
+from ridgeline.harness.usercode.load import is_out_of_memory
 from ridgeline.records.run import (
     Capture,
     Compilation,
@@ -29,6 +32,7 @@ from ridgeline.records.run import (
     Step,
 )
 from ridgeline.records.run_directory import RunDirectory
+from ridgeline.records.step_memory import Stock, TracedAllocations
 
 FLUSH_INTERVAL_NS = 1_000_000_000
 MAX_ROWS = 1_000_000
@@ -81,6 +85,11 @@ class Journal:
         data = msgspec.json.encode(capture)
         name = self.directory.capture_file(self.rank).name
         return self._try_write(lambda: self.directory.write_whole(name, data), last=True)
+
+    def allocations(self, found: TracedAllocations) -> None:
+        data = msgspec.msgpack.encode(found)
+        name = self.directory.allocations_file(self.rank).name
+        self._try_write(lambda: self.directory.write_whole(name, data))
 
     def _try_write(self, write: Callable[[], object], last: bool = False) -> bool:
         if self.broken and not last:
@@ -254,8 +263,10 @@ stacks are sampled even if the user did not request it."""
 
 class Recording:
     def __init__(
-        self, torch: Any, journal: Journal, settings: Settings, where: Where, world: int
-    ) -> None:
+        self, torch: Any, journal: Journal, settings: Settings, where: Where, world: int,
+        stock: Callable[[], tuple[Stock, ...]] = tuple,
+    ) -> None:  # fmt: skip
+        """`stock` returns what models and optimizers hold."""
         self._torch = torch
         self._journal = journal
         self._settings = settings
@@ -266,6 +277,8 @@ class Recording:
         self.memory = MemoryHistory(
             torch, directory.memory_file(rank), where, self._note_shortage, self.fault
         )
+        self._stock = stock
+        self._stock_before: tuple[Stock, ...] = ()
         self._trace_file = ""
         self._memory_file = ""
         self._out_of_memory: OutOfMemory | None = None
@@ -289,42 +302,50 @@ class Recording:
 
     def stop_memory_history(self) -> None:
         """Stop the memory history, because the first timed step comes next."""
-        with self._guarded("memory history"):
+        with self.guarded("memory history"):
             written = self.memory.stop()
             self._memory_file = written.name if written is not None else ""
 
     def trace_begins(self, cuda: bool) -> bool:
-        with self._guarded("trace"):
+        with self.guarded("memory of models"):
+            self._stock_before = self._stock()
+        with self.guarded("trace"):
             return self.tracing.start(cuda)
         return False
 
     def trace_ends(self, keep: bool = True) -> None:
         if not self.tracing.running:
             return
-        with self._guarded("trace"):
+        with self.guarded("trace"):
             written = self.tracing.stop(keep and not self._journal.broken)
             self._trace_file = written.name if written is not None else ""
+        walk, self.tracing.walk = self.tracing.walk, None
+        if walk is not None and self._trace_file:
+            with self.guarded("memory by line"):
+                found = walk.allocations(self._stock_before, self._stock())
+                if found is not None:
+                    self._journal.allocations(found)
 
     def close(self) -> None:
         """Stop every recording that is still running."""
         self.trace_ends(keep=False)
-        with self._guarded("memory history"):
+        with self.guarded("memory history"):
             self.memory.stop()
         self.stop_sampling()
-        with self._guarded("sampling in workers"):
+        with self.guarded("sampling in workers"):
             stack_sampling.uninstall()
 
     def capture(self, seen: dict[str, Any], cuda: int | None, ended: Status, why: str) -> Capture:
         """Return everything that is known, in one record."""
         facts: dict[str, Any] = dict(seen)
-        with self._guarded("flags"):
+        with self.guarded("flags"):
             facts["flags"] = read_flags(self._torch, tuple(sorted(self.autocast)), self.scaler)
-        with self._guarded("device"):
+        with self.guarded("device"):
             facts["device"] = describe_device(self._torch, cuda)
-        with self._guarded("torch.compile"):
+        with self.guarded("torch.compile"):
             facts["compilations"] = compilations()
             facts["graph_breaks"] = graph_breaks()
-        with self._guarded("distributed"):
+        with self.guarded("distributed"):
             facts["distributed"] = self._backend()
         if self._journal.broken:
             self.fault("the run", OSError(self._journal.broken))
@@ -347,7 +368,7 @@ class Recording:
     def workers_sample(self, directory: Path) -> None:
         """Sample Python stacks in loader workers. Every run does so, because it costs the process
         that trains nothing."""
-        with self._guarded("sampling in workers"):
+        with self.guarded("sampling in workers"):
             stack_sampling.install(directory, requested=self._settings.python)
 
     def step(self, index: int, input_ns: int, dur_ns: int) -> None:
@@ -366,7 +387,7 @@ class Recording:
         waits = makes_batches and self._input_ns >= MIN_LOADER_WAIT_SHARE * self._steps_ns > 0
         if not (self._settings.python or waits):
             return
-        with self._guarded("sampling"):
+        with self.guarded("sampling"):
             self._sampler = stack_sampling.Sampler(
                 self._journal.directory.path, requested=self._settings.python
             )
@@ -375,7 +396,7 @@ class Recording:
 
     def stop_sampling(self) -> None:
         if self._sampler is not None:
-            with self._guarded("sampling"):
+            with self.guarded("sampling"):
                 self._sampler.stop()
                 if self._sampler.problem:
                     self.miss(self._sampler.problem)
@@ -387,21 +408,24 @@ class Recording:
             return ""
         return str(distributed.get_backend())
 
-    def note_host_memory(self, step: int, phase: str) -> None:
-        """Note that the host ran out of memory, if the uncaught exception says so. If a device ran
-        out of memory, that is already known."""
-        if self._out_of_memory is None:
-            with self._guarded("out of memory"):
-                from ridgeline.harness.capture.memory_watch import host_memory_shortage
-
-                self._out_of_memory = host_memory_shortage(
-                    getattr(sys, "last_value", None), step, phase
-                )
+    def note_shortage(self, step: int, phase: str, models: list[Any]) -> None:
+        """Note that memory ran out, if the uncaught exception says so, and what the program's
+        objects held then. The request that failed on a device is already known."""
+        error = getattr(sys, "last_value", None)
+        with self.guarded("out of memory"):
+            if self._out_of_memory is None:
+                self._out_of_memory = host_memory_shortage(error, step, phase)
+        shortage = self._out_of_memory
+        if shortage is None or not isinstance(error, BaseException) or not is_out_of_memory(error):
+            return
+        with self.guarded("what held memory"):
+            live, held = live_at_failure(self._torch, models, self._stock(), error)
+            self._out_of_memory = replace(shortage, live=live, held=held)
 
     def _note_shortage(self, what: OutOfMemory) -> None:
         self._out_of_memory = what
 
-    def _guarded(self, where: str) -> "_Guarded":
+    def guarded(self, where: str) -> "_Guarded":
         return _Guarded(self, where)
 
 

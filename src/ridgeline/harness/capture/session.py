@@ -354,7 +354,7 @@ class Session:
     def farewell(self, ended: Status, why: str) -> bool:
         """Note that the program, or the block, is over. Return whether that could be written."""
         if ended == "raised":
-            self.progress.note_host_memory()
+            self.progress.note_shortage()
         ended = "stopped" if self._stopped and ended == "finished" else ended
         return self.progress.farewell(ended, why)
 

@@ -9,16 +9,14 @@ import contextlib
 import ctypes
 import importlib
 import os
-import re
 import shutil
 import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-from ridgeline.harness.capture.places import is_user_file
+from ridgeline.harness.capture.event_walk import Walk
 from ridgeline.records.run import CallSeen, NoTrace
 from ridgeline.records.run_directory import RunDirectory
 
@@ -55,71 +53,6 @@ def _level(torch: Any) -> Any:
         return ctypes.c_int.in_dll(library, _LEVEL)
     except (OSError, ValueError):
         return None
-
-
-MAX_WALK_S = 2.0
-"""Time limit for the walk over the events: an event takes 5 µs, and the program waits meanwhile.
-When the limit is reached, nothing is kept, because lines that were not yet found would look as if
-they had not run."""
-MAX_LINES = 5_000
-_EVENTS_BETWEEN_CLOCKS = 4_096
-_BUILT_IN = re.compile(r"<built-in (?:method|function) (\w+)")
-_PYTHON = re.compile(r"\(\d+\): ([\w<>]+)$")
-_MODULE = re.compile(r"^nn\.Module: (\w+?)(?:_\d+)?$")
-
-
-def calls_seen(profiler: Any) -> tuple[CallSeen, ...]:
-    """Return the calls that each line of the user's code made while `profiler` (torch's, now
-    stopped) recorded. Return nothing if the profiler knows no callers, or if there are too many
-    events or lines."""
-    waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
-    files = _OwnFiles()
-    counts: dict[tuple[str, int, str], int] = {}
-    end, visited = perf_counter() + MAX_WALK_S, 0
-    while waiting:
-        event = waiting.pop()
-        waiting.extend(event.children)
-        visited += 1
-        if visited % _EVENTS_BETWEEN_CLOCKS == 0 and perf_counter() > end:
-            return ()
-        caller = getattr(event.typed[1], "caller", None)  # only Python and built-in calls have it
-        if caller is None:
-            continue
-        file, name = files[caller.file_name], _callee(event.name)
-        if file and name:
-            key = (file, caller.line_number, name)
-            counts[key] = counts.get(key, 0) + 1
-    if len(counts) > MAX_LINES:
-        return ()
-    return tuple(
-        CallSeen(file=file, line=line, name=name, times=times)
-        for (file, line, name), times in sorted(counts.items())
-    )
-
-
-def _callee(event: str) -> str:
-    for pattern in (_BUILT_IN, _PYTHON, _MODULE):
-        match = pattern.search(event)
-        if match is not None:
-            return match[1]
-    return ""
-
-
-class _OwnFiles(dict[str, str]):
-    """Full paths of the user's own files by the names that the profiler gives them, which lack the
-    entry of `sys.path`; "" for a file that is not the user's. Each name is looked for once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        named = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-        self._own = [
-            os.path.abspath(file) for file in named if isinstance(file, str) and is_user_file(file)
-        ]
-
-    def __missing__(self, name: str) -> str:
-        ends = [file for file in self._own if file == name or file.endswith(f"/{name}")]
-        self[name] = ends[0] if ends else ""
-        return self[name]
 
 
 _BLOCK = 1 << 20
@@ -180,6 +113,8 @@ class Tracing:
         """Whether the profiler has learned to recognise calls of modules by our code object."""
         self.calls: tuple[CallSeen, ...] = ()
         """The calls that lines of the user's own code made in the traced steps."""
+        self.walk: Walk | None = None
+        """The walk over the events of the traced steps, until its allocations are written."""
 
     @property
     def running(self) -> bool:
@@ -268,7 +203,8 @@ class Tracing:
                 self.names_modules = b"nn.Module: " in file.read(_SEARCHED_BYTES)
             os.replace(partial, self._target)
             with contextlib.suppress(Exception):  # versions of the profiler differ
-                self.calls = calls_seen(made)
+                self.walk = Walk().over(made)
+                self.calls = self.walk.calls()
         finally:
             partial.unlink(missing_ok=True)
             _free(made)

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from ridgeline.harness.capture import tracing
-from ridgeline.harness.capture.tracing import calls_seen
+from ridgeline.harness.capture import event_walk
+from ridgeline.harness.capture.event_walk import Walk
 
 
 def one_step(model: nn.Module, debug: bool) -> int:
@@ -34,17 +34,17 @@ def traced() -> tuple[Any, int]:
 
 def test_the_lines_that_made_calls_are_known_and_no_others(traced: tuple[Any, int]) -> None:
     profiler, line = traced
-    found = [one for one in calls_seen(profiler) if one.file == __file__]
+    found = [one for one in Walk().over(profiler).calls() if one.file == __file__]
     items = [one for one in found if one.name == "item"]
     assert [(one.line, one.times) for one in items] == [(line, 3)]
     assert {"randn", "Linear", "sum", "one_step"} <= {one.name for one in found}
     assert not any(one.name == "print" for one in found)
-    assert all("torch" not in one.file.split("/")[-2:-1] for one in calls_seen(profiler))
+    assert all("torch" not in one.file.split("/")[-2:-1] for one in Walk().over(profiler).calls())
 
 
 def test_a_walk_over_events_that_takes_too_long_returns_nothing(
     traced: tuple[Any, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracing, "_EVENTS_BETWEEN_CLOCKS", 1)
-    monkeypatch.setattr(tracing, "MAX_WALK_S", -1.0)
-    assert calls_seen(traced[0]) == ()
+    monkeypatch.setattr(event_walk, "_EVENTS_BETWEEN_CLOCKS", 1)
+    monkeypatch.setattr(event_walk, "MAX_WALK_S", -1.0)
+    assert Walk().over(traced[0]).calls() == ()

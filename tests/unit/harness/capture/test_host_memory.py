@@ -37,3 +37,16 @@ def test_other_errors_and_those_of_a_gpu_do_not_count_as_host_memory(
     error: BaseException | None,
 ) -> None:
     assert host_memory_shortage(error, 0, "") is None
+
+
+def test_the_phase_is_that_of_the_code_that_asked() -> None:
+    class Hungry(torch.nn.Module):
+        def forward(self) -> torch.Tensor:
+            return torch.empty(1 << 60, dtype=torch.uint8)
+
+    try:
+        Hungry()()
+    except RuntimeError as error:
+        found = host_memory_shortage(error, 3, "other")  # the step has been left by then
+    assert found is not None
+    assert found.phase == "forward"

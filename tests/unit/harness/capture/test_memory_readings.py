@@ -1,10 +1,18 @@
 """Memory in use at the end of steps, by the allocators' own counts."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from ridgeline.harness.capture import memory_watch
-from ridgeline.harness.capture.memory_watch import PAUSE_FACTOR, MemoryReadings, malloc_bytes
+from ridgeline.harness.capture.memory_watch import (
+    PAUSE_FACTOR,
+    MemoryReadings,
+    malloc_bytes,
+    stock,
+)
+from ridgeline.records.memory import MemoryKind
 
 MIB = 2**20
 counted = pytest.mark.skipif(malloc_bytes() is None, reason="no mallinfo2 here")
@@ -61,3 +69,28 @@ def test_an_allocator_that_raises_is_read_only_once(monkeypatch: pytest.MonkeyPa
     assert readings.read_if_due(0, clock()) is None
     assert readings.read_if_due(0, clock() + 10**15) is None
     assert asked == [0]
+
+
+def test_the_stock_counts_shared_storages_once_and_calls_no_method_of_the_model() -> None:
+    class Odd(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4, bias=False)
+            self.tied = torch.nn.Linear(4, 4, bias=False)
+            self.tied.weight = self.linear.weight
+            self.register_buffer("mean", torch.zeros(10))
+
+        def parameters(self, recurse: bool = True) -> Any:
+            raise AssertionError("the program's own method")
+
+        buffers = parameters
+
+    model = Odd()
+    optimizer = torch.optim.Adam([model.linear.weight])
+    model.linear(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    sizes = {one.kind: (one.bytes, one.tensors) for one in stock(torch, [model], [optimizer])}
+    assert sizes[MemoryKind.PARAMETER] == (64, 1)
+    assert sizes[MemoryKind.BUFFER] == (40, 1)
+    assert sizes[MemoryKind.GRADIENT] == (64, 1)
+    assert sizes[MemoryKind.OPTIMIZER_STATE] == (2 * 64 + 4, 3)
