@@ -165,3 +165,9 @@ def test_a_program_that_dies_of_memory_is_told_so(tmp_path: Path) -> None:
     assert full["place"].startswith("program.py:")
     assert result["memory"]["growth_bytes_per_step"] == pytest.approx(40 << 20, rel=0.05)
     assert growing(result) == [result["findings"][0]["rule"]]
+    device = result["memory_study"]["devices"][0]
+    assert device["growth"][0]["held_by"] == ["list `kept` of program.py"]
+    assert device["growth"][0]["place"]["line"] == leak[: leak.index("kept.append")].count("\n") + 1
+    assert device["advice"][0]["reason"]["code"] == "memory.stop-growth"
+    assert device["advice"][0]["saves_bytes"] == pytest.approx(full["total_bytes"], rel=0.5)
+    assert (full["held"][0]["name"], full["held"][0]["owner"]) == ("kept", "global")

@@ -279,7 +279,8 @@ def _peak(case: Case) -> Iterator[Reason]:
         if traced is None:
             yield because(AnswerCode.NO_ALLOCATIONS)
         else:
-            yield because(AnswerCode.TRACED_PEAK, bytes=traced.peak_bytes)
+            code = AnswerCode.TRACED_PEAK if case.on_gpu else AnswerCode.TRACED_RISE
+            yield because(code, bytes=traced.peak_bytes)
             yield from _when(traced)
         yield _END
         growth = case.memory.growth_bytes_per_step or 0.0

@@ -4,6 +4,7 @@ Every part is tried alone, so that a killed, empty or damaged run still says wha
 several ranks the figures are of rank 0, and throughput is taken times the number of ranks.
 """
 
+import contextlib
 import itertools
 import math
 import os
@@ -11,6 +12,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from ridgeline import units
@@ -23,6 +25,7 @@ from ridgeline.diagnosis.memory_use import memory_use, with_death_for_memory
 from ridgeline.diagnosis.python_view import python_view, settled
 from ridgeline.diagnosis.rank_delays import lateness
 from ridgeline.diagnosis.recorded_run import Attempts, FileNames, RunRead, read_run
+from ridgeline.diagnosis.run_memory import brief, run_memory
 from ridgeline.diagnosis.shares import Observed, preemption
 from ridgeline.diagnosis.step_times import (
     SteadySteps,
@@ -36,6 +39,7 @@ from ridgeline.errors import RidgelineError
 from ridgeline.records.facts import Place, Reason, because
 from ridgeline.records.finding import Findings
 from ridgeline.records.machine import Device
+from ridgeline.records.memory import MemoryStudy
 from ridgeline.records.run import Capture, PythonView, Sampled, Status, Step, Target
 from ridgeline.records.run_directory import NewerSchema, RunDirectory, is_process_alive
 from ridgeline.records.run_summary import (
@@ -131,6 +135,14 @@ def concluded_case(
     verdict = verdict or unknown(because(LimitCode.FAILED))
     verdict = replace(verdict, place=names.place(verdict.place))
     on_progress("looking for causes")
+    drawn = _findings(case, names, attempts) if case is not None else Findings()
+    on_progress("studying memory")
+    by_line = attempts.part(
+        "the memory by line",
+        lambda: run_memory(directory, read, case, drawn, names) if case is not None else None,
+    )
+    if by_line is not None:
+        attempts.part("the memory by line", lambda: _keep_memory(directory, by_line))
     summary = replace(
         _identity(directory, read, verdict, names, attempts),
         step=times,
@@ -142,12 +154,20 @@ def concluded_case(
         telemetry=seen,
         sync_points=_sync_points(trace.syncs, case, read, names),
         python=shown,
-        findings=_findings(case, names, attempts) if case is not None else Findings(),
+        findings=drawn,
+        memory_study=brief(by_line) if by_line is not None else None,
         missing=left_out(read, times, rate, trace, work, spent, device),
         next=next_commands(directory, read.run.target, verdict, device, shown, capture),
     )
     problems = (*(capture.problems if capture is not None else ()), *attempts.failures)
     return replace(summary, problems=tuple(dict.fromkeys(problems))), case
+
+
+def _keep_memory(directory: RunDirectory, study: MemoryStudy) -> None:
+    """Write the whole study for the run's page, and remove what it was made from. A run that lies
+    on a full disk or belongs to someone else keeps that."""
+    with contextlib.suppress(OSError):
+        directory.write_whole(directory.memory_study_file.name, msgspec.json.encode(study))
 
 
 def _sync_points(

@@ -12,6 +12,7 @@ from ridgeline import units
 from ridgeline.diagnosis.case import Case
 from ridgeline.diagnosis.rules._user_code import user_sources
 from ridgeline.records.finding import Evidence
+from ridgeline.records.step_memory import HeldTensors
 from ridgeline.records.trace import Place
 from ridgeline.source.file import SourceFile
 from ridgeline.source.kept_tensors import Kept, kept
@@ -367,3 +368,27 @@ def _with_tensors(source: SourceFile, values: list[ast.expr]) -> SourceFile:
 
 def place_of_line(line: Kept | None) -> Place | None:
     return Place(file=line.file, line=line.line, function=line.function) if line else None
+
+
+def held_in(case: Case) -> tuple[HeldTensors, ...]:
+    """Return what was seen to grow in the live program and may hold the memory: what holds tensors
+    or their graphs, else any other container."""
+    held = case.capture.held if case.capture is not None else ()
+    return tuple(one for one in held if one.kind != "objects") or held[:1]
+
+
+def held_by(held: HeldTensors, file: str = "") -> str:
+    """Return what holds memory: list `losses` of train.py:main. `file` is the name of the file in
+    the report."""
+    file = (file or held.file).rpartition("/")[2]
+    what = "the graph behind" if held.kind == "graph" and held.holder == "tensor" else held.holder
+    if not held.name:
+        return held.holder
+    if held.owner == "attribute":
+        return f"{what} `{held.name}` of {held.owner_name}"
+    if held.owner == "global":
+        return f"{what} `{held.name}` of {file or held.owner_name}"
+    where = f"{file}:{held.owner_name}" if file else held.owner_name
+    if held.owner == "closure":
+        return f"{what} `{held.name}` in the closure {where}"
+    return f"{what} `{held.name}` of {where}"

@@ -3,14 +3,15 @@
 import signal
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ridgeline.diagnosis.recorded_run import RunRead
-from ridgeline.records.run import Capture, OutOfMemory, Step, Telemetry, Window
-from ridgeline.records.run_summary import MemoryUse
+from ridgeline.records.run import Capture, OutOfMemory, ProcessSample, Step, Telemetry, Window
+from ridgeline.records.run_summary import MemoryRole, MemoryUse, RoleMemory
 from ridgeline.statistics.samples import fold, kendall_score, trend
 
 MIN_READINGS = 3
@@ -74,6 +75,7 @@ def memory_use(
         device_reserved_bytes=max(reserved, default=0) or None if on_gpu else None,
         device_total_bytes=total or None,
         host_peak_bytes=_host_peak(capture, steps, telemetry) or None,
+        roles=_by_role(telemetry),
         retries=max((m.retries for _, m in read), default=0),
         growth_bytes_per_step=on_device,
         host_growth_bytes_per_step=on_host,
@@ -88,6 +90,41 @@ def _resident(sample: Telemetry) -> int:
 
 def _own(sample: Telemetry) -> int:
     return sum(process.rss_bytes for process in sample.processes if not process.worker)
+
+
+def _by_role(telemetry: Sequence[Telemetry]) -> tuple[RoleMemory, ...]:
+    """Return the memory of the program's processes by what they are for, at the moment at which all
+    together had most; nothing for a program of one process."""
+    crowded = [sample for sample in telemetry if len(sample.processes) > 1]
+    if not crowded:
+        return ()
+    peak = max(crowded, key=_resident)
+    roles = sorted(map(_role, peak.processes))
+    divided = [
+        sample
+        for sample in crowded
+        if all(p.pss_bytes for p in sample.processes)
+        and sorted(map(_role, sample.processes)) == roles
+    ]
+    near = min(divided, key=lambda s: abs(s.at_ns - peak.at_ns), default=None)
+    found = []
+    for role in get_args(MemoryRole):
+        mine = [p for p in peak.processes if _role(p) == role]
+        shares = [p.pss_bytes for p in near.processes if _role(p) == role] if near else []
+        if mine:
+            found.append(
+                RoleMemory(
+                    role=role, processes=len(mine), rss_bytes=sum(p.rss_bytes for p in mine),
+                    pss_bytes=sum(shares) if len(shares) == len(mine) else None,
+                )
+            )  # fmt: skip
+    return tuple(found)
+
+
+def _role(process: ProcessSample) -> MemoryRole:
+    if not process.worker:
+        return "program"
+    return "loader workers" if process.loader else "other processes"
 
 
 def _host_peak(

@@ -18,8 +18,9 @@ from ridgeline.diagnosis.step_times import SteadySteps, duration, steady_steps
 from ridgeline.diagnosis.stored_case import stored_case
 from ridgeline.records.facts import Place
 from ridgeline.records.finding import Findings
+from ridgeline.records.memory import MemoryStudy
 from ridgeline.records.run import Step
-from ridgeline.records.run_directory import RunDirectory
+from ridgeline.records.run_directory import RunDirectory, read_whole
 from ridgeline.records.run_page import Histogram, PythonStacks, RunPage
 from ridgeline.records.run_summary import RunSummary
 from ridgeline.records.timeline import SourceLines, Timeline, TracePage
@@ -65,6 +66,7 @@ def run_page(directory: RunDirectory, summary: RunSummary) -> RunPage:
     modules = attempts.part("the modules", lambda: module_tree(case.sites))
     stacks = attempts.part("the Python samples", lambda: _stacks(directory, read))
     steady = attempts.part("the steps", lambda: steady_steps(read.steps)) or SteadySteps()
+    memory = attempts.part("the memory by line", lambda: _memory(directory))
     return RunPage(
         summary=summary,
         study=case.study,
@@ -73,6 +75,7 @@ def run_page(directory: RunDirectory, summary: RunSummary) -> RunPage:
         modules=modules or (),
         stacks=stacks or PythonStacks(),
         run=read.run,
+        memory=memory or summary.memory_study,
         capture=read.capture,
         steps=steps,
         steps_left_out=len(read.steps) - len(steps),
@@ -144,6 +147,13 @@ def _case(directory: RunDirectory) -> Case | None:
     """Return the case that the run was concluded from, as it was stored, or else made again."""
     stored = stored_case(directory)
     return stored[1] if stored is not None else concluded_case(directory)[1]
+
+
+def _memory(directory: RunDirectory) -> MemoryStudy | None:
+    try:
+        return read_whole(directory.memory_study_file, MemoryStudy)
+    except FileNotFoundError:
+        return None
 
 
 def _stacks(directory: RunDirectory, read: RunRead) -> PythonStacks:

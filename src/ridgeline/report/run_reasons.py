@@ -294,6 +294,7 @@ _ANSWERS: dict[str, str] = {
     AnswerCode.HOST_PEAK: "{bytes:bytes} resident, the program and its workers",
     AnswerCode.PEAK_ON: "{bytes:bytes} on {device}",
     AnswerCode.TRACED_PEAK: "; of the traced steps the highest is {bytes:bytes}",
+    AnswerCode.TRACED_RISE: "; the traced steps add at most {bytes:bytes} to what was there",
     AnswerCode.NO_ALLOCATIONS: "; when is not known: no allocation was traced",
     AnswerCode.IN_STEP: ", in step {step}",
     AnswerCode.IN_PHASE: ", in the {phase}",

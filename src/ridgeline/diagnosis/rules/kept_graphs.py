@@ -10,6 +10,8 @@ from ridgeline.diagnosis.memory_room import (
     Growth,
     each_step,
     growth,
+    held_by,
+    held_in,
     host_bytes,
     kept_lines,
     kept_where_made,
@@ -20,12 +22,14 @@ from ridgeline.diagnosis.rule import Rule, make_finding, measured, read
 from ridgeline.diagnosis.rules._user_code import located, place_at, source_of, user_sources
 from ridgeline.records.finding import Confidence, Evidence, Finding
 from ridgeline.records.run import OptimizerSeen
+from ridgeline.records.step_memory import HeldTensors
 from ridgeline.records.step_work import StaysBehind
 from ridgeline.records.trace import Place
 from ridgeline.report.plain import function_label
 from ridgeline.source.calls import SourceCall, all_calls
 from ridgeline.source.kept_tensors import Kept
 
+MAX_NAMED_HOLDERS = 2
 MAX_NAMED_LINES = 4
 """Lines named that may keep what stays."""
 
@@ -45,7 +49,7 @@ def memory_leak(case: Case) -> Iterator[Finding]:
     stayed = (stay.place for stay in stays if stay.place is not None)
     yield make_finding(
         MEMORY_LEAK,
-        claim=_leak_claim(grown, lines, case.step_ms),
+        claim=_leak_claim(grown, lines, case.step_ms, next(iter(held_in(case)), None)),
         share=0.0,
         memory=grown.filled,
         bound=1.0,
@@ -53,6 +57,7 @@ def memory_leak(case: Case) -> Iterator[Finding]:
             each_step(grown, case.step_ms),
             *grown.evidence,
             *_blocks(stays),
+            *_holders(case),
             *_leak_source(lines),
         ],
         place=place_of_line(line) or next(stayed, None),
@@ -71,7 +76,8 @@ def _candidates(case: Case, stays: tuple[StaysBehind, ...]) -> list[Kept]:
     data = _keeps_data_alone(case)
     found = [one for one in made if not one.graph or (data and not one.spent)]
     found = [one for one in found if not one.guessed] or found
-    return found or [one for one in kept_lines(case) if not one.graph or (data and not one.spent)]
+    kept = [one for one in kept_lines(case) if not one.graph or (data and not one.spent)]
+    return _seen_to_hold(case, found or kept)
 
 
 def _keeps_data_alone(case: Case) -> bool:
@@ -87,7 +93,30 @@ def _keeps_data_alone(case: Case) -> bool:
     return freed or (len(traced.stays) == 1 and traced.stays[0].blocks < MIN_BLOCKS_WITH_GRAPH)
 
 
-def _leak_claim(grown: Growth, lines: list[Kept], step_ms: float) -> str:
+def _seen_to_hold(case: Case, lines: Sequence[Kept]) -> list[Kept]:
+    """Return those of the lines whose container was seen to grow in the live program; all of them
+    if none was seen."""
+    names = {_last_name(held.name) for held in held_in(case) if held.kind != "objects"}
+    return [line for line in lines if not names or _last_name(line.container) in names]
+
+
+def _last_name(container: str) -> str:
+    """Return `cache` for self.cache and for cache[…]."""
+    return container.partition("[")[0].rpartition(".")[2]
+
+
+def _holders(case: Case) -> list[Evidence]:
+    """Return what was seen to gain entries while memory grew."""
+    rows = []
+    for held in held_in(case)[:MAX_NAMED_HOLDERS]:
+        gain = units.significant(held.per_step)
+        what = "nodes" if held.holder == "tensor" else "entries"
+        text = f"{held_by(held)}: {gain} {what} a step"
+        rows.append(measured("held by", text, held.bytes_per_step))
+    return rows
+
+
+def _leak_claim(grown: Growth, lines: list[Kept], step_ms: float, held: HeldTensors | None) -> str:
     each = units.bytes_(grown.bytes_per_step)
     until = until_when(grown, step_ms)
     end = f", and {until}" if until else ", without end"
@@ -96,6 +125,8 @@ def _leak_claim(grown: Growth, lines: list[Kept], step_ms: float) -> str:
         return f"{function} keeps {each} of every step{end}"
     if lines:
         return f"`{lines[0].container}` keeps {each} of every step{end}"
+    if held is not None and held.name:
+        return f"`{held.name}` keeps {each} of every step{end}"
     return f"every step leaves {each} behind{end}"
 
 
@@ -179,16 +210,21 @@ def graph_kept(case: Case) -> Iterator[Finding]:
     if grown is None:
         yield from _nodes_alone(case, lines)
         return
+    lines = _seen_to_hold(case, lines)
+    kinds = {held.kind for held in held_in(case)}
+    if not lines and kinds and "graph" not in kinds:  # something else was seen to grow
+        return
     if not lines and (every or unrun < MIN_UNRUN_NODES):  # memory-leak reports other lines
         return
     line = lines[0] if lines else None
-    evidence = [each_step(grown, case.step_ms), *grown.evidence, *_graph_source(line)]
+    evidence = [each_step(grown, case.step_ms), *grown.evidence, *_holders(case)]
+    evidence += _graph_source(line)
     if unrun >= MIN_UNRUN_NODES:
         text = f"{units.significant(unrun)} a step are made and never run"
         evidence.append(measured("autograd nodes", text, unrun))
     yield make_finding(
         GRAPH_KEPT,
-        claim=_graph_claim(grown, line, case.step_ms),
+        claim=_graph_claim(grown, line, case.step_ms, _held_graph(case)),
         share=0.0,
         memory=grown.filled,
         bound=1.0,
@@ -196,7 +232,7 @@ def graph_kept(case: Case) -> Iterator[Finding]:
         place=place_of_line(line) or _allocates(case),
         change=_graph_change(line),
         confidence=_graph_confidence(grown, line, unrun),
-        doubt="" if line is not None else "no line was found that keeps them",
+        doubt="" if line is not None or _held_graph(case) else "no line was found that keeps them",
     )
 
 
@@ -233,8 +269,14 @@ def _nodes_alone(case: Case, lines: Sequence[Kept]) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _graph_claim(grown: Growth, line: Kept | None, step_ms: float) -> str:
-    what = f"`{line.container}` keeps" if line is not None else "something keeps"
+def _held_graph(case: Case) -> str:
+    """Return the name of what was seen to hold a graph that grows; "" if nothing was."""
+    return next((held.name for held in held_in(case) if held.kind == "graph"), "")
+
+
+def _graph_claim(grown: Growth, line: Kept | None, step_ms: float, held: str) -> str:
+    name = line.container if line is not None else held
+    what = f"`{name}` keeps" if name else "something keeps"
     each = units.bytes_(grown.bytes_per_step)
     until = until_when(grown, step_ms)
     end = f": {until}" if until else ", without end"

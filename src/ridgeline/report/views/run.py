@@ -58,6 +58,7 @@ from ridgeline.report.views.findings import (
     findings_section,
     shown_findings,
 )
+from ridgeline.report.views.run_memory import memory_items, memory_section, part_of
 from ridgeline.report.views.run_steps import run_figures, run_scalars
 
 DOCUMENT_SCHEMA = 1
@@ -71,10 +72,6 @@ MAX_SENTENCE_LENGTH = 200
 MAX_PYTHON_LINES = 8
 MIN_PYTHON_SHARE = 0.001
 """Lines of Python below this share of the samples are left out, if any line is above it."""
-MIN_GROWTH_BYTES = 1024
-"""Memory that grows by less in each step is not reported."""
-MIN_CROWDED_SHARE = 0.8
-"""Reserved device memory is printed from this share of the device on."""
 MIN_PAUSE_SHARE = 0.1
 """What pauses cost is printed if they take more than this share of the time."""
 MIN_PREEMPTION_SHARE = 0.05
@@ -144,6 +141,7 @@ def document(summary: RunSummary) -> Document:
     blocks.append(Labelled(remarks(summary)))
     if summary.python is not None:
         blocks.append(python_section(summary.python))
+    blocks += memory_section(summary)
     answers = replace(answers_section(summary.findings, "full"), folded=True)
     blocks += [answers, _end(summary)]
     return Document(
@@ -240,20 +238,13 @@ def _peak_memory(summary: RunSummary) -> str:
     memory = summary.memory
     if memory.device_peak_bytes:
         if memory.device_total_bytes:
-            return f"peak {_part_of(memory.device_peak_bytes, memory.device_total_bytes)}"
+            return f"peak {part_of(memory.device_peak_bytes, memory.device_total_bytes)}"
         return f"peak {units.bytes_(memory.device_peak_bytes)}"
     return f"peak {units.bytes_(memory.host_peak_bytes)}" if memory.host_peak_bytes else ""
 
 
 def _milliseconds(value: float) -> str:
     return units.significant(value) if value < 1000 else f"{value:,.0f}"
-
-
-def _part_of(part: float, whole: float) -> str:
-    """Return "7.9 of 140 GiB", or both units where they differ."""
-    number, unit = units.bytes_(part).split(" ")
-    of = units.bytes_(whole)
-    return f"{number} of {of}" if of.split(" ")[-1] == unit else f"{number} {unit} of {of}"
 
 
 def _phases(step: StepTimes) -> Iterator[Block]:
@@ -300,8 +291,8 @@ def _commands(summary: RunSummary) -> tuple[Command, ...]:
 def remarks(summary: RunSummary) -> tuple[Item, ...]:
     """Return a line for each thing that a person should know and that no shown finding states."""
     return (
-        *_deciding_numbers(summary), *endings(summary), *_regions(summary), *_held_memory(summary),
-        *_memory(summary), *_energy(summary), *_machine(summary), *_waits(summary),
+        *_deciding_numbers(summary), *endings(summary), *_regions(summary),
+        *memory_items(summary), *_energy(summary), *_machine(summary), *_waits(summary),
         *_compilation(summary), *_losses(summary), *_doubts(summary),
         *_first_of("missing", _missing(summary), "quiet"),
         *_first_of("problem", summary.problems, "doubt"),
@@ -361,37 +352,6 @@ def _regions(summary: RunSummary) -> Iterator[Item]:
     ]
     if parts:
         yield item("regions", " · ".join(parts))
-
-
-def _held_memory(summary: RunSummary) -> Iterator[Item]:
-    """Return the lines that held the most memory when it ran out."""
-    if summary.out_of_memory is None or not summary.out_of_memory.alive:
-        return
-    parts = [
-        f"{units.bytes_(size)} {f'allocated at {place}' if place else 'of unknown origin'}"
-        for place, size, _ in summary.out_of_memory.alive[:MAX_NAMED]
-    ]
-    yield item("held by", " · ".join(parts))
-
-
-def _memory(summary: RunSummary) -> Iterator[Item]:
-    memory = summary.memory
-    parts = []
-    if memory.device_reserved_bytes and memory.device_total_bytes:
-        crowded = memory.device_reserved_bytes > MIN_CROWDED_SHARE * memory.device_total_bytes
-        if crowded or memory.retries:
-            reserved = _part_of(memory.device_reserved_bytes, memory.device_total_bytes)
-            parts.append(f"{reserved} reserved")
-    if memory.retries:
-        parts.append(f"{units.plural(memory.retries, 'retry', 'retries')} of the allocator")
-    growth = 0.0 if memory.growth_released else memory.growth_bytes_per_step or 0.0
-    if growth >= MIN_GROWTH_BYTES:
-        parts.append(f"grows {units.bytes_(growth)} a step")
-    if memory.device_peak_bytes and memory.host_peak_bytes:
-        parts.append(f"host {units.bytes_(memory.host_peak_bytes)}")
-    if parts:
-        level: Level = "doubt" if growth or memory.retries else "plain"
-        yield item("memory", " · ".join(parts), level=level)
 
 
 _NOT_KNOWN = {
@@ -692,6 +652,7 @@ def data(summary: RunSummary) -> dict[str, Any]:
             "uncounted": [_uncounted(one) for one in efficiency.uncounted],
         },
         "memory": plain(summary.memory),
+        "memory_study": plain(summary.memory_study) if summary.memory_study else None,
         "energy": plain(summary.energy),
         "telemetry": plain(summary.telemetry),
         "device": summary.device,

@@ -28,6 +28,7 @@ from ridgeline.report.numbers import share
 from ridgeline.report.reasons import verdict_sentence
 from ridgeline.report.views import run, run_work
 from ridgeline.report.views.findings import answers_section, findings_section
+from ridgeline.report.views.run_memory import memory_blocks
 from ridgeline.report.views.timeline import timeline_section
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -231,7 +232,7 @@ def _bands(steps: Sequence[Step], first_steady: int | None) -> Iterator[Band]:
 
 def _memory(page: RunPage) -> Iterator[Section]:
     """Yield the memory at the ends of steps, and that of the processes between them."""
-    blocks: list[Block] = []
+    blocks: list[Block] = [*memory_blocks(page.memory)]
     steps = [(step.index, step.memory) for step in page.steps if step.memory is not None]
     at = tuple(float(index) for index, _ in steps)
     for title, curves in (
