@@ -143,7 +143,8 @@ class Ladder:
             self.raced_s = began_s - search.bench.left_s()
         self.race = RaceSummary(
             measured=outcome.measured, fixes=tuple(one.fix.id for one in outcome.kept),
-            ratio=outcome.ratio, control=outcome.control, starts=starts, reason=outcome.reason,
+            ratio=outcome.ratio, control=outcome.control, starts=starts, course=outcome.course,
+            reason=outcome.reason,
         )  # fmt: skip
         self._proposed = outcome.kept
         kept = {one.fix.id for one in outcome.kept}

@@ -12,6 +12,7 @@ from ridgeline.optimization.candidates import Candidate, asked
 from ridgeline.optimization.race import CannotRace, Race, SetKey, Standing, set_key
 from ridgeline.optimization.rungs import Key, key
 from ridgeline.records.facts import Ratio, Reason
+from ridgeline.records.optimized import RaceMoment
 from ridgeline.records.trial import Asked
 
 MAX_IN_A_HEAT = 10
@@ -53,6 +54,7 @@ class RaceOutcome(Struct, kw_only=True):
     """How many sets of fixes were timed."""
     reason: Reason | None = None
     """Why the race ended before its end; None if it did not, or was interrupted."""
+    course: tuple[RaceMoment, ...] = ()
     interrupted: bool = False
 
 
@@ -63,12 +65,15 @@ Ask = Callable[[Sequence[Candidate], Standing | None], Sequence[Candidate]]
 class RaceSearch:
     def __init__(
         self, race: Race, ask: Ask, *, left_s: Callable[[], float],
-        compile_s: Callable[[Candidate], float], doing: Callable[[str], None],
+        passed_s: Callable[[], float], compile_s: Callable[[Candidate], float],
+        doing: Callable[[str], None],
     ) -> None:  # fmt: skip
-        """`compile_s` returns what a compiler is expected to take."""
+        """`passed_s` returns the time since the race began, and `compile_s` what a compiler is
+        expected to take."""
         self._race = race
         self._ask = ask
         self._left_s = left_s
+        self._passed_s = passed_s
         self._compile_s = compile_s
         self._doing = doing
         self.kept: tuple[Candidate, ...] = ()
@@ -81,6 +86,7 @@ class RaceSearch:
         self.gained = 1.0
         self.ratio: Ratio | None = None
         """The ratio of the kept fixes to the baseline, if one heat has measured it."""
+        self.course: list[RaceMoment] = []
 
     def run(self) -> None:
         """Race until nothing is faster, or the time is over. Where no heat had a winner, or
@@ -184,6 +190,11 @@ class RaceSearch:
         self.kept = (*_without_rivals(self.kept, useful), *useful)
         self._standing = standing
         self.gained *= standing.ratio.value if standing.ratio is not None else 1.0
+        self._note_moment()
+
+    def _note_moment(self) -> None:
+        measured = len(self._race.measured)
+        self.course.append(RaceMoment(at_s=self._passed_s(), measured=measured, best=self.gained))
 
     def _leave_out(self) -> None:
         """Race what is kept without each fix that did not win by itself, and leave out those that
@@ -228,6 +239,7 @@ class RaceSearch:
         if self.control is None:
             self.control = heat.control
         self._standing = heat.base
+        self._note_moment()
         known = {set_key(one.fixes): one for one in heat.others}
         return [(m, known[name]) for name, m in fresh.items() if name in known]
 
@@ -351,11 +363,15 @@ def run_race(
     race = racing.make(budget.left_s)
     budget.start_s = lambda: race.start_s
     budget.steps_s = lambda: racing.trial_steps * race.step_s
+    left_at_start_s = left_s()
 
     def compile_s(one: Candidate) -> float:
         return one.fix.longer * (race.compile_s or COMPILING_GUESS_S * race.slowdown)
 
-    search = RaceSearch(race, ask, left_s=budget.searching_s, doing=doing, compile_s=compile_s)
+    search = RaceSearch(
+        race, ask, left_s=budget.searching_s, passed_s=lambda: left_at_start_s - left_s(),
+        doing=doing, compile_s=compile_s,
+    )  # fmt: skip
     ratio: Ratio | None = None
     reason: Reason | None = None
     interrupted = False
@@ -381,7 +397,8 @@ def run_race(
             racing.take_compiled(asked(proposal), race.compiled, race.compile_s)
     outcome = RaceOutcome(
         kept=search.kept, ratio=ratio or search.ratio, control=search.control, raced=search.raced,
-        measured=len(race.measured), reason=reason, interrupted=interrupted,
+        measured=len(race.measured), course=tuple(search.course), reason=reason,
+        interrupted=interrupted,
     )  # fmt: skip
     return outcome, race.starts
 

@@ -181,6 +181,17 @@ class Written(Struct, frozen=True, kw_only=True):
     run."""
 
 
+class RaceMoment(Struct, frozen=True, kw_only=True):
+    """Says how far a race had come."""
+
+    at_s: float
+    """Seconds since the race began."""
+    measured: int
+    """How many sets of fixes were timed by then."""
+    best: float
+    """How many times as fast as the baseline the kept set was; 1 before a set was kept."""
+
+
 class RaceSummary(Struct, frozen=True, kw_only=True):
     """Says what the race measured, which fresh processes then prove."""
 
@@ -194,6 +205,8 @@ class RaceSummary(Struct, frozen=True, kw_only=True):
     """The baseline against itself."""
     starts: int = 0
     """How often the program was started."""
+    course: tuple[RaceMoment, ...] = ()
+    """The state after each heat, in order."""
     reason: Reason | None = None
     """Why the program was not raced, or not to the end; None if it was."""
 

@@ -5,7 +5,7 @@ from typing import cast
 
 from ridgeline.fixes.fix import find_fix
 from ridgeline.optimization.candidates import Candidate
-from ridgeline.optimization.race import Heat, Race, Standing
+from ridgeline.optimization.race import Heat, Race, SetKey, Standing
 from ridgeline.optimization.race_search import RaceSearch
 from ridgeline.optimization.rungs import key
 from ridgeline.records.facts import Ratio, because
@@ -28,6 +28,7 @@ class FakeRace:
         self._faster = faster
         self._failing = failing
         self.sets: list[frozenset[str]] = []
+        self.measured: set[SetKey] = set()
 
     def heat(
         self, base: tuple[Asked, ...], sets: Sequence[tuple[Asked, ...]], limit_s: float
@@ -55,7 +56,8 @@ def searched(race: FakeRace, names: Sequence[str]) -> RaceSearch:
     candidates = [Candidate(fix=find_fix(name).fix) for name in names]
     search = RaceSearch(
         cast(Race, race), lambda kept, standing: candidates,
-        left_s=lambda: 100.0, compile_s=lambda one: 10.0, doing=lambda title: None,
+        left_s=lambda: 100.0, passed_s=lambda: 0.0, compile_s=lambda one: 10.0,
+        doing=lambda title: None,
     )  # fmt: skip
     search.run()
     return search

@@ -72,3 +72,12 @@ def test_the_race_is_shorter_where_the_steps_of_the_proof_take_long() -> None:
         race, outcome = raced(["fused-optimizer", "compile"], lambda: 230.0, step_s=step_s)
         assert any("compile" in fixes for heat in race.heats for fixes in heat) == compiled
         assert "fused-optimizer" in {one.fix.id for one in outcome.kept}
+
+
+def test_the_course_tells_when_the_kept_set_became_faster() -> None:
+    left = iter(range(300, 0, -1))
+    _, outcome = raced(["fused-optimizer", "compile"], lambda: float(next(left)))
+    moments = outcome.course
+    assert [one.at_s for one in moments] == sorted(one.at_s for one in moments)
+    assert moments[0].at_s > 0
+    assert moments[-1].best == max(one.best for one in moments) > 1

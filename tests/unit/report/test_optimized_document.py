@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from ridgeline.records.facts import Ratio, because
-from ridgeline.records.optimized import Optimized, RaceSummary, SearchCode
+from ridgeline.records.optimized import Optimized, RaceMoment, RaceSummary, SearchCode
 from ridgeline.report.document import ForestChart, Section
 from ridgeline.report.drawings import CurvesPlot
 from ridgeline.report.reasons import explain
@@ -153,15 +153,22 @@ def test_the_race_is_drawn_with_the_best_set_first() -> None:
     found = climbed()
     raced = {"autocast": ratio(1.1), "loader-workers": ratio(2.4), "tf32": ratio(0.9)}
     rungs = tuple(replace(rung, raced=raced.get(rung.fix)) for rung in found.rungs)
-    race = RaceSummary(measured=3, ratio=ratio(2.9), control=ratio(1.001))
-    charts = [
+    course = (
+        RaceMoment(at_s=4.0, measured=2, best=1.0),
+        RaceMoment(at_s=9.0, measured=3, best=2.9),
+    )
+    race = RaceSummary(measured=3, ratio=ratio(2.9), control=ratio(1.001), course=course)
+    blocks = [
         block
         for section in _sections(replace(found, rungs=rungs, race=race)).values()
         for block in section.blocks
-        if isinstance(block, ForestChart)
     ]
+    charts = [block for block in blocks if isinstance(block, ForestChart)]
     assert [mark.value for mark in charts[0].marks] == [2.9, 2.4, 1.1, 0.9, 1.001]
     assert [mark.tone for mark in charts[0].marks] == ["good", "good", "good", "bad", "plain"]
+    (curves,) = [b for b in blocks if isinstance(b, CurvesPlot) and b.x_unit == "s"]
+    assert curves.x == (0.0, 4.0, 9.0)
+    assert curves.curves[0].values == (1.0, 1.0, 2.9)
 
 
 def test_losses_are_drawn_over_each_other_as_far_as_both_are_known() -> None:

@@ -15,7 +15,7 @@ from ridgeline.records.ladder import (
     verdict_of_ratio,
     verdict_of_rung,
 )
-from ridgeline.records.optimized import Optimized, Rung, SearchCode, Total
+from ridgeline.records.optimized import Optimized, RaceSummary, Rung, SearchCode, Total
 from ridgeline.records.parity import Parity
 from ridgeline.records.reason_codes import Skip, SkipKind
 from ridgeline.records.trial import TrialFailure
@@ -300,7 +300,23 @@ def _race(result: Optimized) -> Iterator[Block]:
         band_meaning=f"differences below {100 * (MIN_FACTOR - 1):.0f} %, which do not matter",
         title="Each set in one process, against what was kept by then", detail="page",
     )  # fmt: skip
-    yield Section(title=title, blocks=(chart,), detail="page")
+    yield Section(title=title, blocks=(chart, *_course(race)), detail="page")
+
+
+def _course(race: RaceSummary | None) -> Iterator[CurvesPlot]:
+    """Return how the best set became faster while the race went on."""
+    if race is None or not race.course:
+        return
+    best = max(moment.best for moment in race.course)
+    reached = next(moment for moment in race.course if moment.best == best)
+    yield CurvesPlot(
+        title=f"After {units.seconds(reached.at_s)} and {plural(reached.measured, 'set')} the race "
+        f"had found {_times(best)}",
+        x=(0.0, *(moment.at_s for moment in race.course)), x_name="time since the race began",
+        x_unit="s", unit="", stepped="after",
+        curves=(Curve(name="best so far", values=(1.0, *(m.best for m in race.course))),),
+        caption="How many times as fast as the baseline the kept set was. Each point is a heat.",
+    )  # fmt: skip
 
 
 def _raced_mark(name: str, ratio: Ratio) -> IntervalMark:
