@@ -255,7 +255,7 @@ def _write_report(target: "Target", result: "Optimized") -> list[Path]:
     from ridgeline.records.ladder import Ladder
     from ridgeline.report.renderers import charts, markdown
     from ridgeline.report.views.optimized import document
-    from ridgeline.report.views.optimized_waterfall import waterfall
+    from ridgeline.report.views.optimized_pictures import waterfall
     from ridgeline.source.editing.copies import free, signed_comment
     from ridgeline.source.editing.tree import Cannot
 

@@ -9,7 +9,7 @@ from ridgeline.records.optimized import Optimized, Rung, SearchCode
 from ridgeline.report.renderers import markdown
 from ridgeline.report.views.optimized import document
 from ridgeline.report.views.optimized_phrases import disagreement
-from ridgeline.report.views.optimized_waterfall import levels
+from ridgeline.report.views.optimized_pictures import levels
 from tests.unit.report.made_up_optimized import (
     climbed,
     disturbed,

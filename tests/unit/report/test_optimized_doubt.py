@@ -15,7 +15,7 @@ from ridgeline.report.renderers import charts
 from ridgeline.report.renderers import markdown as markdown_renderer
 from ridgeline.report.views import optimized_phrases as phrases
 from ridgeline.report.views.optimized import data, document
-from ridgeline.report.views.optimized_waterfall import waterfall as chart
+from ridgeline.report.views.optimized_pictures import waterfall as chart
 from tests.unit.report.made_up_optimized import (
     ALL,
     HOSTILE,

@@ -15,7 +15,7 @@ from ridgeline.records.optimized import Optimized
 from ridgeline.report.document import WaterfallLevel
 from ridgeline.report.renderers import charts
 from ridgeline.report.renderers import markdown as markdown_renderer
-from ridgeline.report.views import optimized_waterfall as view
+from ridgeline.report.views import optimized_pictures as view
 from ridgeline.report.views.optimized import data, document
 from tests.unit.report.made_up_optimized import (
     ALL,

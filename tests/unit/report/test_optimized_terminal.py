@@ -156,6 +156,14 @@ def test_another_batch_size_is_clearly_another_training() -> None:
     assert "10.2 × [10.0, 10.4] the throughput  210 → 2,148 samples/s" in rest
 
 
+def test_what_was_allowed_by_name_is_said_to_be_in_the_totals() -> None:
+    whole = with_batch().with_batch
+    assert whole is not None
+    allowed = replace(with_batch(), total=whole, with_batch=None)
+    assert "Not the same training" not in shown(allowed)
+    assert "Allowed by name" in shown(allowed)
+
+
 def test_the_leave_one_out_table_is_shown_if_it_was_measured() -> None:
     text = shown(climbed())
     assert "all kept fixes against all but this one." in text

@@ -9,13 +9,12 @@ import msgspec
 from ridgeline import units
 from ridgeline.records.facts import Ratio, Reason
 from ridgeline.records.ladder import (
-    MIN_FACTOR,
     Attempt,
     Ladder,
     verdict_of_ratio,
     verdict_of_rung,
 )
-from ridgeline.records.optimized import Optimized, RaceSummary, Rung, SearchCode, Total
+from ridgeline.records.optimized import Optimized, Rung, SearchCode, Total
 from ridgeline.records.parity import Parity
 from ridgeline.records.reason_codes import Skip, SkipKind
 from ridgeline.records.trial import TrialFailure
@@ -28,8 +27,6 @@ from ridgeline.report.document import (
     Commands,
     Document,
     Figures,
-    ForestChart,
-    IntervalMark,
     Item,
     Labelled,
     Paragraph,
@@ -42,7 +39,6 @@ from ridgeline.report.document import (
     item,
     row,
 )
-from ridgeline.report.drawings import Curve, CurvesPlot
 from ridgeline.report.numbers import is_ratio
 from ridgeline.report.reasons import applied_record, explain, explain_earlier
 from ridgeline.report.views.optimized_phrases import (
@@ -68,11 +64,15 @@ from ridgeline.report.views.optimized_phrases import (
     why_not_kept,
     without_figures,
 )
-from ridgeline.report.views.optimized_waterfall import waterfall
+from ridgeline.report.views.optimized_pictures import (
+    losses_section,
+    race_section,
+    times,
+    waterfall,
+)
 from ridgeline.units import plural
 
 KEPT = "✓"
-MIN_DRAWN_LOSSES = 3
 MIN_QUEUED_SHARE = 0.05
 """With shorter waits for a processor, step times with and without them hardly differ."""
 MAX_KINDS = 6
@@ -104,8 +104,8 @@ def document(result: Optimized) -> Document:
         blocks.append(Paragraph(remark, "doubt"))
     blocks += _other_training(ladder)
     blocks += _left_out(ladder)
-    blocks += _race(result)
-    blocks += _losses(result)
+    blocks += race_section(result)
+    blocks += losses_section(result)
     blocks += _untried(result)
     blocks += _patch(result)
     blocks.append(Labelled(tuple(_ending(result))))
@@ -171,7 +171,7 @@ def _ladder_table(ladder: Ladder) -> Table:
         rows.append(row("A/A control of the race", "", "", control, *[""] * 4, tone="quiet"))
     rows += [_rung_row(ladder, attempt) for attempt in ladder.tried]
     if race is not None and race.ratio is not None:
-        cells = ("all of them in the race", "", _times(race.ratio.value), factor(race.ratio))
+        cells = ("all of them in the race", "", times(race.ratio.value), factor(race.ratio))
         rows.append(row(*cells, *[""] * 4, tone="quiet"))
     if result.total is not None:
         rows.append(_whole_row(result, result.total))
@@ -189,7 +189,7 @@ def _rung_row(ladder: Ladder, attempt: Attempt) -> Row:
     return row(
         titles(attempt),
         _step(rung.step_ms),
-        _times(ladder.cumulative(rung)) if is_on_ladder else "",
+        times(ladder.cumulative(rung)) if is_on_ladder else "",
         factor(rung.ratio),
         Cell(KEPT if attempt.is_kept else "", tone="good"),
         Cell(results_word(rung.parity, rung.alters), tone="bad" if has_failed else "plain"),
@@ -210,7 +210,7 @@ def _whole_row(result: Optimized, total: Total) -> Row:
     return row(
         f"confirmed {where}" if is_sure else where,
         _step(total.after_ms),
-        _times(total.ratio.value),
+        times(total.ratio.value),
         factor(total.ratio),
         "",
         whole_results(result, total),
@@ -230,14 +230,18 @@ def _step(ms: float | None) -> str:
     )
 
 
-def _times(value: float | None) -> str:
-    if value is None or not is_ratio(value):
-        return ""
-    return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f} ×"
-
-
 def _bytes(value: int | None) -> str:
     return units.bytes_(value) if value else ""
+
+
+_NOT_THE_SAME = (
+    "Not the same training",
+    "Another batch size or other arithmetic trains another model: they are in no total above.",
+)
+_ALLOWED = (
+    "Allowed by name",
+    "These fixes alter what is computed, and were allowed with --allow: the totals have them.",
+)
 
 
 def _other_training(ladder: Ladder) -> Iterator[Block]:
@@ -264,95 +268,15 @@ def _other_training(ladder: Ladder) -> Iterator[Block]:
     if not rows:
         return
     columns = (
-        Column("", "name"),
-        Column("time a sample", "words"),
-        Column("samples/s", "words"),
-        Column("results", "words"),
-        Column("memory"),
-        Column("kept", "words"),
-    )
-    note = (
-        "Another batch size or other arithmetic trains another model: they are in no total above."
-    )
+        Column("", "name"), Column("time a sample", "words"), Column("samples/s", "words"),
+        Column("results", "words"), Column("memory"), Column("kept", "words"),
+    )  # fmt: skip
+    title, note = _NOT_THE_SAME
+    whole = set(result.total.fixes) if result.total is not None else set()
+    if result.with_batch is None and all(whole & set(a.fixes) for a in ladder.other_training):
+        title, note = _ALLOWED
     table = Table(columns=columns, rows=tuple(rows))
-    yield Section(title="Not the same training", blocks=(Paragraph(note), table))
-
-
-def _race(result: Optimized) -> Iterator[Block]:
-    """Return the ratio of each fix in the race, the best first."""
-    raced = [(rung, rung.raced) for rung in result.rungs if rung.raced is not None]
-    raced = [(rung, ratio) for rung, ratio in raced if is_ratio(ratio.value)]
-    if not raced:
-        return
-    race, marks = result.race, []
-    if race is not None and race.ratio is not None and is_ratio(race.ratio.value):
-        marks.append(_raced_mark("all that it proposed", race.ratio))
-    for rung, ratio in sorted(raced, key=lambda pair: -pair[1].value):
-        marks.append(_raced_mark(titled(rung), ratio))
-    if race is not None and race.control is not None and is_ratio(race.control.value):
-        marks.append(_raced_mark("A/A control", race.control))
-    better = sum(ratio.ci_low > 1 for _, ratio in raced)
-    title = f"In the race {better} of {plural(len(raced), 'set')} were surely faster"
-    if race is not None and race.ratio is not None and race.ratio.ci_low > 1:
-        title += f"; what it proposed was {factor(race.ratio)} as fast"
-    chart = ForestChart(
-        marks=tuple(marks), band=MIN_FACTOR - 1,
-        band_meaning=f"differences below {100 * (MIN_FACTOR - 1):.0f} %, which do not matter",
-        title="Each set in one process, against what was kept by then", detail="page",
-    )  # fmt: skip
-    yield Section(title=title, blocks=(chart, *_course(race)), detail="page")
-
-
-def _course(race: RaceSummary | None) -> Iterator[CurvesPlot]:
-    """Return how the best set became faster while the race went on."""
-    if race is None or not race.course:
-        return
-    best = max(moment.best for moment in race.course)
-    reached = next(moment for moment in race.course if moment.best == best)
-    yield CurvesPlot(
-        title=f"After {units.seconds(reached.at_s)} and {plural(reached.measured, 'set')} the race "
-        f"had found {_times(best)}",
-        x=(0.0, *(moment.at_s for moment in race.course)), x_name="time since the race began",
-        x_unit="s", unit="", stepped="after",
-        curves=(Curve(name="best so far", values=(1.0, *(m.best for m in race.course))),),
-        caption="How many times as fast as the baseline the kept set was. Each point is a heat.",
-    )  # fmt: skip
-
-
-def _raced_mark(name: str, ratio: Ratio) -> IntervalMark:
-    verdict = verdict_of_ratio(ratio)
-    tones: dict[str, Tone] = {"FASTER": "good", "SLOWER": "bad", "UNDECIDED": "unsure"}
-    return IntervalMark(
-        name=name, value=ratio.value, low=ratio.ci_low, high=ratio.ci_high, figure=factor(ratio),
-        tone=tones.get(verdict, "plain"),
-    )  # fmt: skip
-
-
-def _losses(result: Optimized) -> Iterator[Block]:
-    """Return the losses of the baseline and of the program with all kept fixes, on the same data
-    and over each other."""
-    total = result.total
-    if total is None:
-        return
-    steps = min(len(total.losses_before), len(total.losses_after))
-    if steps < MIN_DRAWN_LOSSES:
-        return
-    pairs = zip(total.losses_before[:steps], total.losses_after[:steps], strict=True)
-    largest = max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
-    differ = f"differ by at most {units.significant(largest, 2)}" if largest else "are equal"
-    plot = CurvesPlot(
-        title=f"With and without the fixes, the losses of a step on the same data {differ}",
-        from_zero=False,
-        x=tuple(float(step) for step in range(steps)),
-        x_name="step",
-        unit="",
-        curves=(
-            Curve(name="baseline", values=total.losses_before[:steps]),
-            Curve(name="with all kept fixes", values=total.losses_after[:steps]),
-        ),
-        caption="Where one curve is seen, the other lies below it.",
-    )
-    yield Section(title="Losses", blocks=(plot,), detail="page")
+    yield Section(title=title, blocks=(Paragraph(note), table))
 
 
 def _left_out(ladder: Ladder) -> Iterator[Block]:

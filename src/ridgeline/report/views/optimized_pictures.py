@@ -1,13 +1,25 @@
-"""The ladder of a search as a waterfall: from the baseline down to what was confirmed, and below it
-what each kept fix still gives when it alone is left out."""
+"""The pictures of a search. The ladder as a waterfall goes from the baseline down to what was
+confirmed, and has below it what each kept fix still gives when it alone is left out. The race shows
+the ratio of each set, and the best set over time. Losses are drawn with and without the fixes."""
+
+from collections.abc import Iterator
 
 from msgspec import Struct
 
 from ridgeline import units
 from ridgeline.records.facts import Ratio
-from ridgeline.records.ladder import Attempt, Ladder, verdict_of_rung
-from ridgeline.records.optimized import Optimized, Rung, Total
-from ridgeline.report.document import IntervalMark, Tone, WaterfallChart, WaterfallLevel
+from ridgeline.records.ladder import MIN_FACTOR, Attempt, Ladder, verdict_of_ratio, verdict_of_rung
+from ridgeline.records.optimized import Optimized, RaceSummary, Rung, Total
+from ridgeline.report.document import (
+    Block,
+    ForestChart,
+    IntervalMark,
+    Section,
+    Tone,
+    WaterfallChart,
+    WaterfallLevel,
+)
+from ridgeline.report.drawings import Curve, CurvesPlot
 from ridgeline.report.numbers import is_ratio
 from ridgeline.report.views.optimized_phrases import (
     factor,
@@ -18,6 +30,9 @@ from ridgeline.report.views.optimized_phrases import (
     titles,
     where_confirmed,
 )
+from ridgeline.units import plural
+
+MIN_DRAWN_LOSSES = 3
 
 
 class Scale(Struct, frozen=True):
@@ -179,3 +194,86 @@ def _foot(result: Optimized) -> tuple[str, ...]:
     gain = gained("time a sample", result.with_batch.ratio)
     sure = "" if result.with_batch.is_better else ", not confirmed"
     return first, f"With another batch size, which is not the same training: {gain}{sure}."
+
+
+def times(value: float | None) -> str:
+    if value is None or not is_ratio(value):
+        return ""
+    return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f} ×"
+
+
+def race_section(result: Optimized) -> Iterator[Block]:
+    """Return the ratio of each fix in the race, the best first."""
+    raced = [(rung, rung.raced) for rung in result.rungs if rung.raced is not None]
+    raced = [(rung, ratio) for rung, ratio in raced if is_ratio(ratio.value)]
+    if not raced:
+        return
+    race, marks = result.race, []
+    if race is not None and race.ratio is not None and is_ratio(race.ratio.value):
+        marks.append(_raced_mark("all that it proposed", race.ratio))
+    for rung, ratio in sorted(raced, key=lambda pair: -pair[1].value):
+        marks.append(_raced_mark(titled(rung), ratio))
+    if race is not None and race.control is not None and is_ratio(race.control.value):
+        marks.append(_raced_mark("A/A control", race.control))
+    better = sum(ratio.ci_low > 1 for _, ratio in raced)
+    title = f"In the race {better} of {plural(len(raced), 'set')} were surely faster"
+    if race is not None and race.ratio is not None and race.ratio.ci_low > 1:
+        title += f"; what it proposed was {factor(race.ratio)} as fast"
+    chart = ForestChart(
+        marks=tuple(marks), band=MIN_FACTOR - 1,
+        band_meaning=f"differences below {100 * (MIN_FACTOR - 1):.0f} %, which do not matter",
+        title="Each set in one process, against what was kept by then", detail="page",
+    )  # fmt: skip
+    yield Section(title=title, blocks=(chart, *_course(race)), detail="page")
+
+
+def _course(race: RaceSummary | None) -> Iterator[CurvesPlot]:
+    """Return how the best set became faster while the race went on."""
+    if race is None or not race.course:
+        return
+    best = max(moment.best for moment in race.course)
+    reached = next(moment for moment in race.course if moment.best == best)
+    yield CurvesPlot(
+        title=f"After {units.seconds(reached.at_s)} and {plural(reached.measured, 'set')} the race "
+        f"had found {times(best)}",
+        x=(0.0, *(moment.at_s for moment in race.course)), x_name="time since the race began",
+        x_unit="s", unit="", stepped="after",
+        curves=(Curve(name="best so far", values=(1.0, *(m.best for m in race.course))),),
+        caption="How many times as fast as the baseline the kept set was. Each point is a heat.",
+    )  # fmt: skip
+
+
+def _raced_mark(name: str, ratio: Ratio) -> IntervalMark:
+    verdict = verdict_of_ratio(ratio)
+    tones: dict[str, Tone] = {"FASTER": "good", "SLOWER": "bad", "UNDECIDED": "unsure"}
+    return IntervalMark(
+        name=name, value=ratio.value, low=ratio.ci_low, high=ratio.ci_high, figure=factor(ratio),
+        tone=tones.get(verdict, "plain"),
+    )  # fmt: skip
+
+
+def losses_section(result: Optimized) -> Iterator[Block]:
+    """Return the losses of the baseline and of the program with all kept fixes, on the same data
+    and over each other."""
+    total = result.total
+    if total is None:
+        return
+    steps = min(len(total.losses_before), len(total.losses_after))
+    if steps < MIN_DRAWN_LOSSES:
+        return
+    pairs = zip(total.losses_before[:steps], total.losses_after[:steps], strict=True)
+    largest = max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
+    differ = f"differ by at most {units.significant(largest, 2)}" if largest else "are equal"
+    plot = CurvesPlot(
+        title=f"With and without the fixes, the losses of a step on the same data {differ}",
+        from_zero=False,
+        x=tuple(float(step) for step in range(steps)),
+        x_name="step",
+        unit="",
+        curves=(
+            Curve(name="baseline", values=total.losses_before[:steps]),
+            Curve(name="with all kept fixes", values=total.losses_after[:steps]),
+        ),
+        caption="Where one curve is seen, the other lies below it.",
+    )
+    yield Section(title="Losses", blocks=(plot,), detail="page")
