@@ -1,5 +1,5 @@
-"""The words about memory: what would need less of it, and what a snapshot does not hold.
-`ridgeline.report.reasons` fills them in."""
+"""The sentences about memory: what would need less memory, and what a snapshot does not say.
+`ridgeline.report.reasons` fills in their facts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,69 +8,73 @@ from ridgeline.records.memory import AdviceCode, MemoryKind, MemoryNote
 
 TEMPLATES: dict[str, str] = {
     AdviceCode.EXPANDABLE_SEGMENTS: (
-        "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: {stuck_bytes:bytes} are free, but "
-        "lie between blocks in use"
+        "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: {stuck_bytes:bytes} of the reserved "
+        "memory are free, but cannot be given back, because they lie between blocks in use"
     ),
     AdviceCode.CHECKPOINT: (
-        "checkpoint the repeated blocks (torch.utils.checkpoint): what their lines allocated is "
-        "live {repeats} times or more, {activations_bytes:bytes} in all"
+        "checkpoint the repeated blocks (torch.utils.checkpoint): each of their lines has at least "
+        "{repeats} activations live at the peak, {activations_bytes:bytes} in all"
     ),
     AdviceCode.FREE_GRADIENTS: (
-        "release the gradients before the forward, optimizer.zero_grad(set_to_none=True): those of "
-        "the step before are still there"
+        "release the gradients before the forward, with optimizer.zero_grad(set_to_none=True): "
+        "those of the step before are still allocated at the peak"
     ),
     AdviceCode.SMALLER_BATCH: (
-        "halve the batch, and accumulate gradients over two: activations grow with it"
+        "halve the batch, and accumulate the gradients of two halves: activations shrink with the "
+        "batch"
     ),
     AdviceCode.LOWER_PRECISION: "compute the forward in bfloat16 (torch.autocast)",
     AdviceCode.SMALLER_OPTIMIZER_STATE: (
-        "keep the optimizer's state in 8 bits, or shard it over the ranks: it takes "
+        "keep the optimizer's state in 8 bits, or shard it over the ranks: the state takes "
         "{state_bytes:bytes}"
     ),
     AdviceCode.CHUNKED_LOSS: (
-        "compute the loss over chunks of the tokens: logits and what the loss makes of them take "
-        "{logits_bytes:bytes}"
+        "compute the loss over chunks of the tokens: the logits and the tensors of the same size "
+        "beside them take {logits_bytes:bytes}"
     ),
     AdviceCode.STOP_GROWTH: (
-        "stop the growth{file:at_line_of}{line:colon_number}: {bytes_per_step:bytes} stay behind "
-        "in each step"
+        "stop the growth{file:at_line_of}{line:colon_number}: each step leaves "
+        "{bytes_per_step:bytes} behind"
     ),
     AdviceCode.NO_GRADIENTS: (
-        "if no backward follows, run it under torch.inference_mode(): none was recorded, and "
-        "activations are kept"
+        "if no backward follows, run the model under torch.inference_mode(): the recording has no "
+        "backward, and yet activations are kept"
     ),
     AdviceCode.OTHER_PROCESSES: (
-        "free what torch does not know of on the device, {bytes:bytes}: other programs, contexts, "
-        "buffers of libraries"
+        "free the {bytes:bytes} on the device that torch does not manage: other programs, "
+        "contexts, buffers of libraries"
     ),
     MemoryNote.NO_STACKS: (
-        "no stacks were recorded, so that lines, modules and kinds are unknown: record with "
+        "no stacks were recorded, so lines, modules and kinds are unknown: record with "
         'torch.cuda.memory._record_memory_history(stacks="python")'
     ),
     MemoryNote.NO_HISTORY: (
-        "no events were recorded: this is the memory in use when the snapshot was made, and not "
-        "the peak before it; call torch.cuda.memory._record_memory_history() before the program"
+        "no events were recorded: the figures are of the moment when the snapshot was made, and "
+        "not of the peak before it; call torch.cuda.memory._record_memory_history() at the start "
+        "of the program"
     ),
-    MemoryNote.NO_TIMES: "the snapshot has no clock: moments are numbers of events",
+    MemoryNote.NO_TIMES: (
+        "the events of the snapshot have no times: a moment is given as the number of its event"
+    ),
     MemoryNote.NO_STEPS: (
-        "fewer than two steps were found, so that growth from step to step is not known"
+        "fewer than two steps were found, so growth from step to step is not known"
     ),
     MemoryNote.EVENTS_LOST: (
-        "the oldest events are gone, because the recording keeps a limited number (max_entries): "
-        "{bytes:bytes} are older"
+        "the oldest events are gone, because a recording keeps only the newest (max_entries): "
+        "{bytes:bytes} were allocated before the events that are left"
     ),
     MemoryNote.BEFORE_RECORDING: (
-        "{bytes:bytes} were allocated before the recording began, without a stack"
+        "{bytes:bytes} were allocated before the recording began, and have no stack"
     ),
     MemoryNote.KINDS_BY_SIZE: (
-        "of them {bytes:bytes} are taken for parameters and the optimizer's state, because "
-        "gradients have the same sizes"
+        "{bytes:bytes} from before the recording are counted as parameters and optimizer state, "
+        "because gradients have the same sizes"
     ),
-    MemoryNote.DAMAGED: "{count:plural record} of the snapshot are damaged and were left out",
-    MemoryNote.UNMATCHED: "{count:plural release} belong to no block that was recorded",
+    MemoryNote.DAMAGED: "the snapshot has {count:plural damaged record}, which no figure counts",
+    MemoryNote.UNMATCHED: "the snapshot has {count:plural release} whose allocation is missing",
     MemoryNote.END_DIFFERS: (
-        "the events end with {replayed_bytes:bytes} in use, and the segments have "
-        "{snapshot_bytes:bytes}: some events are missing"
+        "after the last event {replayed_bytes:bytes} are in use by the events, and "
+        "{snapshot_bytes:bytes} by the list of segments: some events are missing"
     ),
 }
 UNITS: dict[str, Callable[[Any], str]] = {
@@ -88,4 +92,4 @@ KIND_NAMES: dict[MemoryKind, tuple[str, str]] = {
     MemoryKind.WORKSPACE: ("workspaces", "collective-wait"),
     MemoryKind.UNKNOWN: ("unknown", "unknown"),
 }
-"""The name of each kind, and the colour of a page that it borrows."""
+"""The name of each kind, and the name of the colour that a page draws it in."""
