@@ -166,12 +166,16 @@ def written(lines: Sequence[str], argv: Sequence[str], chromium: str) -> str:
     return (
         f"# How fast a page opens and moves\n\n{date.today()}; ridgeline {ridgeline.__version__}, "
         f"Chromium {chromium} without a GPU, Python {platform.python_version()}, {os.cpu_count()} "
-        f"processors, load {os.getloadavg()[0]:.1f} at the end; made by `python benchmarks/page.py "
-        f"{' '.join(words)}`.\n\nA page may take {MAX_PAGE_BYTES / 1e6:.0f} MB, its first paint "
-        f"{MAX_FIRST_PAINT_MS / 1e3:.1f} s, and a frame {1e3 / MIN_FRAMES_PER_S:.0f} ms of script. "
-        "Frames are drawn while the timeline moves, at three zooms.\n\n```\n"
-        + "\n".join(lines)
-        + "\n```\n"
+        f"processors, with a 1-minute load of {os.getloadavg()[0]:.1f} at the end; made by "
+        f"`python benchmarks/page.py {' '.join(words)}`.\n\n"
+        f"The limits for a page are {MAX_PAGE_BYTES / 1e6:.0f} MB, "
+        f"{MAX_FIRST_PAINT_MS / 1e3:.1f} s until the first paint, and {1e3 / MIN_FRAMES_PER_S:.0f} ms of script a frame.\n\n"
+        "For each trace, `timeline` is the time to choose and arrange the events, and `page` the\n"
+        "time to write the page. `left out` counts the events that the page does not hold, to\n"
+        "stay small. `first paint` is the time from opening the file to the first text on the\n"
+        f"screen. Then {FRAMES} frames are drawn while the timeline moves, at each of three\n"
+        f"zooms: `all` shows the whole trace, `a part` is zoomed in by {ZOOMS['a part']} key\n"
+        f"presses, and `close` by {ZOOMS['close']}.\n\n```\n" + "\n".join(lines) + "\n```\n"
     )
 
 
