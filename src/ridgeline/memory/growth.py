@@ -11,7 +11,8 @@ from ridgeline.records.memory import Growth, MemoryKind
 MIN_STEPS = 4
 """With fewer steps, two that differ would look like growth."""
 MIN_RISES = 3
-"""Steps that must leave something behind; with few steps, all but one."""
+"""The number of steps that must leave something behind. In a recording of three steps or fewer, two
+are enough."""
 
 
 def growth(kinds: BlockKinds) -> tuple[Growth, ...]:

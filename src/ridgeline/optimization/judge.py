@@ -30,7 +30,7 @@ MAX_BASELINE_SHARE = 0.25
 OTHER_DRAWS = "other random numbers are drawn under it"
 NOT_COMPARED = "there was no time left to compare it with the same random numbers"
 DRAWN_ALIKE = "compared with compiled code drawing the random numbers that eager code draws"
-WITHOUT_DROPOUT = "compared without dropout, which drops others under it"
+WITHOUT_DROPOUT = "compared without dropout, because the fix makes it drop other elements"
 
 
 class Judge:

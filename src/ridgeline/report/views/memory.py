@@ -346,7 +346,7 @@ def _advice(device: DeviceMemory) -> Iterator[Block]:
     blocks = [Labelled(tuple(items[:SHORT_ADVICE]))]
     if items[SHORT_ADVICE:]:
         blocks.append(Labelled(tuple(items[SHORT_ADVICE:]), detail="full"))
-    yield Section(title="what would have helped, and what it saves of the peak", blocks=(*blocks,))
+    yield Section(title="what would have helped, and how many bytes it saves", blocks=(*blocks,))
 
 
 def _advice_item(way: MemoryAdvice, peak: int) -> Item:
