@@ -1,15 +1,21 @@
 """Ctrl-C reaches the tests wherever they run: a shell starts what it puts in the background with
 that signal ignored, and so would be every program they start. Tests of compiled code are skipped
-where torch itself cannot compile."""
+where torch itself cannot compile. Drawn examples may take long: a busy machine is no defect."""
 
 import importlib.util
 import signal
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 NOT_TESTED = "NOT TESTED"
 """In the reason of a skipped test whose absence everybody should see."""
+
+settings.register_profile(
+    "busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("busy machine")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
