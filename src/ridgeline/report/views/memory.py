@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ridgeline import units
+from ridgeline.memory.advice import MIN_GROWTH_BYTES
 from ridgeline.records.facts import Place
 from ridgeline.records.memory import (
     DeviceMemory,
@@ -408,7 +409,7 @@ def _key_numbers(study: MemoryStudy) -> Iterator[KeyNumber]:
         )
     if peak.reserved_bytes:
         yield KeyNumber("reserved at the peak", units.bytes_(peak.reserved_bytes))
-    if device.growth:
+    if device.growth and device.growth[0].bytes_per_step >= MIN_GROWTH_BYTES:
         fastest = device.growth[0]
         yield KeyNumber(
             "growth", f"{units.bytes_(fastest.bytes_per_step)} a step", place_name(fastest.place)
