@@ -461,7 +461,12 @@ class Session:
             self.progress.wake()
 
     def _stop_if_due(self) -> None:
-        if self._took_enough_steps() or self._took_long_enough():
+        try:
+            is_due = self._took_enough_steps() or self._took_long_enough()
+        except Exception as error:
+            self._note_fault("the end after enough steps", error)
+            is_due = False
+        if is_due:
             self._stopped = True
             self.progress.stopping()
             raise StopAfter(0)
