@@ -34,8 +34,10 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="every program in every arm")
     parser.add_argument("--keep", action="store_true", help="leave the folders of failed cases")
     given = parser.parse_args()
-    # A shell ignores Ctrl-C for what it puts in the background, and so would every program here.
+    # A shell ignores Ctrl-C for what it puts in the background, and nohup ignores SIGHUP; so would
+    # every program here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     asked = Asked(
         given.jobs, given.only, given.seed, given.group, given.plain,
         given.all, given.keep, max(given.one_in, 1),
