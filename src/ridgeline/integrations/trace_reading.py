@@ -41,7 +41,7 @@ class TraceReading(ShownAsPage):
 
     @cached_property
     def findings(self) -> Findings:
-        """What holds the traced program back, with the place and the fix. Looked for once."""
+        """Return what holds the traced program back, with place and fix. It is computed once."""
         return self._diagnose()
 
     def document(self) -> Document:

@@ -35,7 +35,7 @@ class Block(Struct, frozen=True):
     """One block of the forward, in the order of execution."""
 
     inside_bytes: int
-    """What only this block keeps for backward."""
+    """Bytes that only this block keeps for backward."""
     time: float
     """The time to compute it again, in any unit."""
     gradient_bytes: int = 0

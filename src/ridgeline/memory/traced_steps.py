@@ -221,7 +221,7 @@ class _Device:
         settled = kind == _NUMBER[MemoryKind.GRADIENT]
         settled |= kind == _NUMBER[MemoryKind.OPTIMIZER_STATE]
         kind[old & settled] = _NUMBER[MemoryKind.UNKNOWN]  # unless it is known by its address
-        # What a line made before a forward and keeps for ever was no input of it.
+        # A tensor that a line made before a forward and keeps for ever was no input of it.
         kept_by = set(self._place[made[old]].tolist())
         kept = np.isin(self._place[made], list(kept_by))
         kind[kept & (kind == _NUMBER[MemoryKind.INPUT])] = _NUMBER[MemoryKind.UNKNOWN]
@@ -239,8 +239,8 @@ class _Device:
 
     @cached_property
     def _before(self) -> dict[MemoryKind, int]:
-        """What was there before the first event, by kind. A GPU's allocator tells the sum, a CPU's
-        does not."""
+        """Return the bytes before the first event, by kind. A GPU's allocator tells the sum, and a
+        CPU's does not."""
         held = {stock.kind: stock.bytes for stock in self._stock(self._found.before)}
         if self._name != "cpu" and len(self._at):
             first = int(self._allocated[0] - self._bytes[0])

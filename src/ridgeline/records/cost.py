@@ -125,7 +125,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     temporaries_bytes: int
     peak_bytes: int
     workspaces_bytes: int = 0
-    """What cuBLAS keeps on a GPU, which is part of the peak."""
+    """Bytes that cuBLAS keeps on a GPU. They are part of the peak."""
     optimizer: str = ""
     peak_phase: str = ""
     peak_op: str = ""

@@ -1,5 +1,5 @@
-"""What a study of memory found: in a snapshot of the CUDA allocator, in the traced steps of a run,
-or at the moment in which memory ran out.
+"""The results of a study of memory: of a snapshot of the CUDA allocator, of the traced steps of a
+run, or of the moment in which memory ran out.
 
 Times are nanoseconds since the first recorded event. Sizes are what the program asked for, before
 the allocator rounds them up, unless a field says otherwise.
@@ -14,7 +14,7 @@ from ridgeline.records.facts import Place, Reason
 
 
 class MemoryKind(StrEnum):
-    """What a block of memory is for, in the order in which pictures stack them."""
+    """The use of a block of memory, in the order in which pictures stack the kinds."""
 
     PARAMETER = "parameter"
     BUFFER = "buffer"
@@ -62,7 +62,7 @@ class Peak(Struct, frozen=True, kw_only=True):
     bytes: int
     at_ns: int
     reserved_bytes: int = 0
-    """What the allocator held of the device at that moment."""
+    """Bytes of the device that the allocator held at that moment."""
     step: int | None = None
     """Number of the step, from 0, if steps are known."""
     phase: str = ""
@@ -99,7 +99,7 @@ class Growth(Struct, frozen=True, kw_only=True):
     steps: int
     """Over how many steps it was seen."""
     held_by: tuple[str, ...] = ()
-    """What refers to it, nearest first, where that is known: list `losses` of train.py:main."""
+    """The objects that refer to it, nearest first, if known: list `losses` of train.py:main."""
 
 
 class Fragmentation(Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ class Fragmentation(Struct, frozen=True, kw_only=True):
     allocated_bytes: int
     """In blocks that are in use, as the allocator rounds them."""
     requested_bytes: int
-    """What the program asked for; the rest of `allocated_bytes` is rounding."""
+    """Bytes that the program asked for; the rest of `allocated_bytes` is rounding."""
     free_bytes: int
     """Free within segments: cached and, where a segment is partly used, not to be given back."""
     stuck_bytes: int
@@ -119,7 +119,7 @@ class Fragmentation(Struct, frozen=True, kw_only=True):
     expandable: bool = False
     """Whether the program uses expandable segments already."""
     expandable_saves_bytes: int = 0
-    """What expandable segments would give back: whole pages of 2 MiB within `stuck_bytes`."""
+    """Bytes that expandable segments would give back: whole pages of 2 MiB within `stuck_bytes`."""
     retries: int = 0
     """How often the allocator gave back its cache and tried again."""
 
@@ -150,7 +150,7 @@ class MemoryAdvice(Struct, frozen=True, kw_only=True):
     reason: Reason
     """A code of `AdviceCode`, and its facts."""
     saves_bytes: int
-    """Of the peak; an upper bound where `is_bound`."""
+    """Bytes of the peak; an upper bound if `is_bound`."""
     is_bound: bool = False
     slowdown: float | None = None
     """Factor on the time of a step, where it is known; 1.0 costs nothing."""
@@ -189,13 +189,13 @@ class AdviceCode(StrEnum):
 
 
 class LineMemory(Struct, frozen=True, kw_only=True):
-    """What one line of the program does with memory in a step."""
+    """The memory that one line of the program allocates and gives back in a step."""
 
     place: Place | None
     """None for what no line of the program's own code is known for."""
     allocated_bytes: float
     released_bytes: float
-    """What was given back while the line ran, whichever line had allocated it."""
+    """Bytes given back while the line ran, whichever line had allocated them."""
     high_water_bytes: int
     """The most that blocks of this line held at once."""
     largest_bytes: int
@@ -217,14 +217,14 @@ class DeviceMemory(Struct, frozen=True, kw_only=True):
     peak: Peak
     levels: LevelsOverTime = LevelsOverTime()
     lines: tuple[LineMemory, ...] = ()
-    """What lines do with memory in a step; the one that allocates most first."""
+    """The memory of each line in a step; the line that allocates most comes first."""
     lines_left_out: int = 0
     growth: tuple[Growth, ...] = ()
     """The fastest first."""
     fragmentation: Fragmentation | None = None
     shortages: tuple[Shortage, ...] = ()
     advice: tuple[MemoryAdvice, ...] = ()
-    """What saves most first."""
+    """The advice that saves most comes first."""
     has_times: bool = True
     """False: each moment is the number of an event, because the snapshot has no clock."""
     events: int = 0
@@ -232,7 +232,7 @@ class DeviceMemory(Struct, frozen=True, kw_only=True):
     events_lost: bool = False
     """Whether the ring buffer was full, so that its oldest events are gone."""
     end_bytes: int = 0
-    """What was allocated when recording ended."""
+    """Bytes that were allocated when recording ended."""
     outside_torch_bytes: int | None = None
     """In use on the device, but not by torch's allocator: contexts, libraries, other programs."""
     notes: tuple[Reason, ...] = ()

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 Change = Literal["nothing", "rounding", "results"]
-"""What a plan does to the results of the training."""
+"""The effect of a plan on the results of the training."""
 
 
 class Unverified(StrEnum):
@@ -28,7 +28,7 @@ class Unverified(StrEnum):
 
 
 class BlockMemory(Struct, frozen=True, kw_only=True):
-    """What one block keeps for backward, and what checkpointing it alone would change."""
+    """The memory that one block keeps for backward, and the effect of checkpointing it alone."""
 
     path: str
     type: str
@@ -76,8 +76,8 @@ class PlannedFit(Struct, frozen=True, kw_only=True):
     """The predicted peak of the step as given."""
     blocks: tuple[BlockMemory, ...]
     plans: tuple[MemoryPlan, ...]
-    """Those that keep the results first, each kind by predicted time. Empty if none is needed, or
-    if none fits."""
+    """Plans that keep the results come first; each group is sorted by predicted time. Empty if no
+    plan is needed, or if none fits."""
     smallest_peak_bytes: int = 0
     """The smallest peak of all plans that were tried."""
     times_source: Literal["measured", "floors"] = "floors"

@@ -453,7 +453,7 @@ class Capture(Struct, frozen=True, kw_only=True):
     pauses: tuple[PauseSeen, ...] = ()
     """Samples of steps that were late, in a program that had paused before."""
     held: tuple[HeldTensors, ...] = ()
-    """What grew from step to step while memory rose, and what refers to it."""
+    """The objects that grew from step to step while memory rose, and what refers to them."""
     memory_at_end: StepMemory | None = None
     """Memory in use at the end of the program. Its functions have returned by then, and only what
     its modules hold is left."""

@@ -75,9 +75,9 @@ class TracedAllocations(Struct, frozen=True, kw_only=True):
     ends_ns: int = 0
     spans: tuple[TracedSpan, ...] = ()
     before: tuple[Stock, ...] = ()
-    """What models and optimizers held when the first traced step began."""
+    """The memory of models and optimizers when the first traced step began."""
     after: tuple[Stock, ...] = ()
-    """What they held when the last traced step had ended."""
+    """The same when the last traced step had ended."""
 
 
 class HeldTensors(Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class HeldTensors(Struct, frozen=True, kw_only=True):
     """Entries (of a graph, nodes) that it gained in a step."""
     entries: int = 0
     bytes: int = 0
-    """What the tensors and arrays in it hold; of a large container an extrapolation."""
+    """Bytes of the tensors and arrays in it; extrapolated for a large container."""
     bytes_per_step: float = 0.0
     kind: Literal["tensors", "graph", "objects"] = "tensors"
     """What grew: entries with tensors or arrays; the autograd graph behind one tensor; entries

@@ -207,7 +207,7 @@ class IciclePlot(Struct, frozen=True, kw_only=True):
     set_off: tuple[int, ...] = ()
     """Indices of the nodes that are drawn in a colour of their own."""
     set_off_name: str = ""
-    """What those nodes are."""
+    """The meaning of those nodes."""
     whole: str = "all"
     """Name of what holds the outermost nodes."""
     caption: str = ""

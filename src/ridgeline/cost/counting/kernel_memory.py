@@ -171,7 +171,7 @@ def _forward_workspace(args: list[Any]) -> torch.Tensor:
 
 
 _CUBLAS_BYTES, _CUBLAS_HOPPER_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024, 32 * 2**20
-"""What PyTorch hands to cuBLAS for each handle and stream: ":4096:2:16:8", and 32 MiB on Hopper."""
+"""Bytes PyTorch gives cuBLAS for each handle and stream: ":4096:2:16:8", and 32 MiB on Hopper."""
 _HOPPER = (9, 0)
 
 

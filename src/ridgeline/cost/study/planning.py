@@ -55,7 +55,7 @@ TIMED_STEPS = 3
 MAX_VERIFY_STEP_S = 30.0
 """A step that takes longer is run for its peak, and timed by that one run."""
 OFFLOAD_BYTES_S = 25e9
-"""What a PCIe 4.0 ×16 link carries in one direction, assumed for state that waits on the host."""
+"""The rate of a PCIe 4.0 ×16 link in one direction, assumed for state that waits on the host."""
 _KINDS = {"nothing": 0, "rounding": 1, "results": 2}
 
 
@@ -137,7 +137,7 @@ def choose_blocks(modules: tuple[ModuleCost, ...], total_bytes: int) -> list[Mod
 
 
 class _Border(Struct):
-    """What the tracing of one pass saw of the storages of activations."""
+    """The storages of activations, as the tracing of one pass saw them."""
 
     bytes: int
     inputs_of: set[int]
@@ -302,7 +302,7 @@ class Planner:
         if self.options.timed and not self.prepared.is_meta:
             self.times = self._measured_times() or self.times
 
-    # What is known of blocks
+    # The known facts about blocks
 
     def _floors(self) -> _Times:
         floors = self.report.module_floor_ns
@@ -453,7 +453,7 @@ class Planner:
         if smallest > self.budget:
             return None  # if all blocks are too few, no set fits
         best = self.told(plan, smallest)
-        # What no choice changes is the rest of a counted peak, first of that without checkpoints.
+        # No choice changes the rest of a counted peak. Begin with the peak without checkpoints.
         graph = _calibrated(graph, frozenset(), peak)
         tried = {everything}
         for _ in range(MAX_CORRECTIONS):

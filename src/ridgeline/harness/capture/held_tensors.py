@@ -51,7 +51,7 @@ MIN_GAIN_SHARE = 0.5
 """A container counts as growing if it gained an entry in at least this share of the steps."""
 MAX_HOLDERS = 5
 MAX_ENTRIES_VISITED = 64
-"""Of a longer container, the first and the last entries are visited, half as many of each."""
+"""A longer container has its first and its last entries visited, half as many of each."""
 MAX_ENTRIES_MEASURED = 8
 """Entries of a container whose tensors are measured: the last ones."""
 MAX_DEPTH = 3
@@ -410,7 +410,7 @@ def reached_bytes(torch: Any, root: Any, seen: dict[int, int]) -> bool:
 MAX_FAILURE_LOOK_S = 0.5
 MAX_ENTRIES_AT_FAILURE = 20_000
 MIN_HELD_SHARE = 0.05
-"""What holds a smaller share of the tensors when memory runs out is not named."""
+"""A holder of a smaller share of the tensors is not named when memory runs out."""
 
 
 def live_at_failure(

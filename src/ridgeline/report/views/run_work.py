@@ -1,4 +1,4 @@
-"""What a run's page says of its work: operators below their ceilings, modules, kernels,
+"""The work of a run, as its page shows it: operators below their ceilings, modules, kernels,
 collectives, and the lines of Python."""
 
 from collections import Counter
@@ -98,7 +98,7 @@ def module_plot(modules: Sequence[ModuleWork]) -> IciclePlot | None:
     if not modules:
         return None
     children = Counter(m.parent for m in modules)
-    # What stands alone in another module says nothing: a wrapper, or a container.
+    # A module that stands alone in another says nothing: that one is a wrapper or a container.
     inner = [m for m in modules if m.parent >= 0 and children[m.parent] > 1] or list(modules)
     largest = max(inner, key=lambda module: module.ns)
     whole = sum(m.ns for m in modules if m.parent < 0) or 1.0

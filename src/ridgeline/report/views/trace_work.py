@@ -198,7 +198,7 @@ def _module_plot(rows: Sequence[ModuleRow]) -> IciclePlot | None:
     for module in kept:
         holder = module.path.rpartition(" / ")[0]
         children[holder] = children.get(holder, 0) + 1
-    # What stands alone in another module says nothing: a wrapper, or a container.
+    # A module that stands alone in another says nothing: that one is a wrapper or a container.
     beside = [m for m in kept if children[m.path.rpartition(" / ")[0]] > 1] or kept
     largest = max(beside, key=lambda m: (m.device_ns, m.host_ns))
     whole_ns = sum(m.device_ns for m in kept if " / " not in m.path)
